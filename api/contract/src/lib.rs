@@ -1,0 +1,1 @@
+//! What a module is: the contract, its ports and its vocabulary.

@@ -1,0 +1,1 @@
+//! The envelope, REST, OpenAPI, and the agent gateway.

@@ -1,0 +1,2 @@
+//! The fault rig.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Consensus: openraft, log and snapshots on disk, peers over tonic.

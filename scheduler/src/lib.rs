@@ -1,0 +1,1 @@
+//! Shard ownership, the reconciler loop and placement.

@@ -1,0 +1,1 @@
+//! Palisade as a library.

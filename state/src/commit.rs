@@ -1,0 +1,103 @@
+//! Running a transaction to its end: build on a fresh view, propose, try again on a conflict.
+
+use std::time::Duration;
+
+use crate::{
+    command::{Conflict, Fenced, Outcome, Verdict},
+    port::{Runtime, Store, StoreError, jittered},
+    tx::{Tx, TxError},
+    view::View,
+};
+
+/// Tries on a conflict, the first among them.
+pub const TRIES_MAX: u32 = 8;
+
+const BACKOFF_FIRST: Duration = Duration::from_millis(2);
+
+/// Why a transaction was not applied. `E` is the builder's own error.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommitError<E> {
+    /// The builder refused.
+    #[error("refused")]
+    Refused(E),
+    /// The transaction could not be built.
+    #[error(transparent)]
+    Build(#[from] TxError),
+    /// The store could not propose it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What it read kept changing.
+    #[error("changed by somebody else, {TRIES_MAX} times over: table {}, key {}", .0.table, String::from_utf8_lossy(&.0.key))]
+    Conflict(Conflict),
+    /// The lease moved on.
+    #[error("the lease {:?} is not held: {}", .0.lease, .0.why)]
+    Fenced(Fenced),
+    /// The idempotency key was used for another request.
+    #[error("this idempotency key was used for another request")]
+    IdempotencyMismatch,
+    /// The kernel found the command malformed.
+    #[error("the kernel refused the command: {0}")]
+    Invalid(String),
+}
+
+/// What a transaction left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The revision at which it was applied, now or by an earlier proposal under its key.
+    pub revision: u64,
+    /// The response kept with it.
+    pub response: Vec<u8>,
+    /// It was an earlier proposal that was applied.
+    pub replayed: bool,
+}
+
+/// Builds and proposes until the transaction is applied or refused for good. `first` is the view
+/// of the first try; later ones take a linearizable view.
+///
+/// # Errors
+/// See [`CommitError`].
+pub async fn run<E>(
+    store: &dyn Store,
+    rt: &dyn Runtime,
+    first: View,
+    mut build: impl FnMut(&mut Tx) -> Result<(), E> + Send,
+) -> Result<Committed, CommitError<E>> {
+    let mut view = first;
+    let mut backoff = BACKOFF_FIRST;
+    for attempt in 1.. {
+        let mut tx = Tx::new(view);
+        build(&mut tx).map_err(CommitError::Refused)?;
+        let outcome = store.propose(tx.build()?.into()).await?;
+        match judge(outcome) {
+            Err(CommitError::Conflict(conflict)) if attempt >= TRIES_MAX => {
+                return Err(CommitError::Conflict(conflict));
+            }
+            Err(CommitError::Conflict(_)) => {
+                rt.sleep(jittered(rt, backoff)).await;
+                backoff = backoff.saturating_mul(2);
+                view = store.linearizable().await?;
+            }
+            ended => return ended,
+        }
+    }
+    Err(CommitError::Invalid("no attempt was made".to_owned()))
+}
+
+fn judge<E>(outcome: Outcome) -> Result<Committed, CommitError<E>> {
+    let revision = outcome.revision;
+    match outcome.verdict {
+        Some(Verdict::Applied(response)) => Ok(Committed { revision, response, replayed: false }),
+        Some(Verdict::Replayed(response)) => Ok(Committed { revision, response, replayed: true }),
+        Some(Verdict::Conflict(conflict)) => Err(CommitError::Conflict(conflict)),
+        Some(Verdict::Fenced(fenced)) => Err(CommitError::Fenced(fenced)),
+        Some(Verdict::IdempotencyMismatch(_)) => Err(CommitError::IdempotencyMismatch),
+        Some(Verdict::Invalid(why)) => Err(CommitError::Invalid(why)),
+        Some(Verdict::Dropped(_)) => {
+            Err(CommitError::Invalid("a transaction is never dropped".to_owned()))
+        }
+        None => Err(CommitError::Invalid(
+            "the outcome is of a kind that this build does not know".to_owned(),
+        )),
+    }
+}

@@ -1,0 +1,87 @@
+//! A bounded memory of deletions, so that a range check sees a row that left the range.
+//!
+//! # Invariants
+//! - `DEL-1` Every deletion after `floor` is remembered; a check from a view at or below the floor
+//!   is a conflict, never a guess.
+
+use imbl::OrdMap;
+
+use crate::{key::KeyBytes, limits::DELETIONS_MAX, state::Name};
+
+/// The newest deletions, by row and by age.
+#[derive(Clone, Debug, Default)]
+pub struct Deletions {
+    pub(crate) by_row: OrdMap<(Name, KeyBytes), u64>,
+    by_age: OrdMap<(u64, Name, KeyBytes), ()>,
+    /// The revision up to which deletions may have been forgotten.
+    pub(crate) floor: u64,
+}
+
+impl Deletions {
+    pub(crate) fn record(&mut self, table: Name, key: KeyBytes, revision: u64) {
+        if let Some(earlier) = self.by_row.insert((table.clone(), key.clone()), revision) {
+            self.by_age.remove(&(earlier, table.clone(), key.clone()));
+        }
+        self.by_age.insert((revision, table, key), ());
+        while self.by_age.len() > DELETIONS_MAX {
+            let Some((oldest, ())) = self.by_age.get_min().cloned() else {
+                break;
+            };
+            self.floor = self.floor.max(oldest.0);
+            self.by_age.remove(&oldest);
+            self.by_row.remove(&(oldest.1, oldest.2));
+        }
+    }
+
+    /// Whether a row of the range was, or may have been, deleted after `revision`.
+    pub(crate) fn any_since(
+        &self,
+        table: &Name,
+        start: &[u8],
+        end: Option<&[u8]>,
+        revision: u64,
+    ) -> bool {
+        if revision < self.floor {
+            return true;
+        }
+        let first = (table.clone(), KeyBytes::from_slice(start));
+        self.by_row
+            .range(first..)
+            .take_while(|((name, key), _)| {
+                name == table && end.is_none_or(|end| key.as_slice() < end)
+            })
+            .any(|(_, deleted)| *deleted > revision)
+    }
+
+    pub(crate) fn restore(
+        rows: impl IntoIterator<Item = (Name, KeyBytes, u64)>,
+        floor: u64,
+    ) -> Self {
+        let mut restored = Self { floor, ..Self::default() };
+        for (table, key, revision) in rows {
+            restored.by_age.insert((revision, table.clone(), key.clone()), ());
+            restored.by_row.insert((table, key), revision);
+        }
+        restored
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_older_than_the_memory_conflicts() {
+        let mut deletions = Deletions::default();
+        let table: Name = "t".into();
+        for number in 0..=DELETIONS_MAX {
+            let key = KeyBytes::from_slice(format!("{number:08}").as_bytes());
+            deletions.record(table.clone(), key, number as u64 + 1);
+        }
+        assert_eq!(deletions.floor, 1);
+        assert!(deletions.any_since(&table, b"x", None, 0), "below the floor");
+        assert!(!deletions.any_since(&table, b"x", None, 1), "nothing deleted behind x");
+        assert!(deletions.any_since(&table, b"00000005", Some(b"00000006"), 5));
+        assert!(!deletions.any_since(&table, b"00000005", Some(b"00000006"), 6));
+    }
+}

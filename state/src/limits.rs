@@ -1,0 +1,33 @@
+//! Limits of one transaction and of the tables that the kernel bounds itself.
+
+/// Encoded size of one command.
+pub const TXN_BYTES_MAX: usize = 1024 * 1024;
+/// Puts and deletes of one transaction, index rows not counted.
+pub const TXN_WRITES_MAX: usize = 10_000;
+/// Bytes of one record.
+pub const VALUE_BYTES_MAX: usize = 512 * 1024;
+/// Bytes of one row key.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Bytes of a work queue key.
+pub const WORK_KEY_BYTES_MAX: usize = 512;
+/// Milliseconds that one entry may add to the logical clock.
+pub const CLOCK_STEP_MS_MAX: u64 = 10_000;
+/// Deletions remembered for range checks.
+pub const DELETIONS_MAX: usize = 10_000;
+/// Events kept in memory.
+pub const EVENTS_MAX: usize = 100_000;
+/// Audit records kept in memory.
+pub const AUDIT_MAX: usize = 10_000;
+/// Life of an idempotency record on the logical clock.
+pub const IDEMPOTENCY_MS: u64 = 24 * 60 * 60 * 1000;
+/// Idempotency records kept; the oldest leave first.
+pub const IDEMPOTENCY_MAX: usize = 1_000_000;
+/// Rows that one tick removes from each bounded table.
+pub const TRIM_STEP_MAX: usize = 1_000;
+/// Life of a worker's session on the logical clock.
+pub const SESSION_MS: u64 = 10_000;
+/// How long the old owner of a lease may finish before it moves all the same.
+pub const HANDOFF_MS: u64 = 10_000;
+
+const _: () = assert!(VALUE_BYTES_MAX < TXN_BYTES_MAX);
+const _: () = assert!(TRIM_STEP_MAX < AUDIT_MAX && AUDIT_MAX < EVENTS_MAX);

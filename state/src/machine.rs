@@ -1,0 +1,246 @@
+//! The machine: applies entries in order, publishes once for each batch.
+//!
+//! # Invariants
+//! - `APPLY-1` Applying is a function of the state, the position and the entry alone: no clock, no
+//!   randomness, no hash order, no environment.
+//! - `CLOCK-2`, and the same for ticks: the leader's own proposals count only in the term in which
+//!   they were made.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use crate::{
+    change::{ChangeSet, Watch, Watchers},
+    command::{Command, Dropped, Entry, FORMAT, Form, Kind, Outcome, Role, Verdict},
+    lease,
+    state::{Formation, Position, State},
+    txn,
+    view::View,
+};
+
+/// Why an entry could not be applied at all. The replica must stop: to guess would be to diverge.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApplyError {
+    /// Written by a newer build.
+    #[error(
+        "log entry {index} has format {format}, this build reads up to {FORMAT}: run a newer binary"
+    )]
+    NewerFormat {
+        /// Where.
+        index: u64,
+        /// The entry's format.
+        format: u32,
+    },
+    /// A command kind of a newer build.
+    #[error("log entry {index} holds a command that this build does not know: run a newer binary")]
+    UnknownCommand {
+        /// Where.
+        index: u64,
+    },
+    /// Not the entry that follows the last one applied.
+    #[error("log entry {index} came after entry {applied}")]
+    OutOfOrder {
+        /// The last entry applied.
+        applied: u64,
+        /// The one that came.
+        index: u64,
+    },
+}
+
+/// Hands out views of what a machine published, and change sets. Cheap to share.
+#[derive(Debug)]
+pub struct Published {
+    state: ArcSwap<State>,
+    watchers: Watchers,
+}
+
+impl Published {
+    /// The newest published view.
+    #[must_use]
+    pub fn view(&self) -> View {
+        View::new(self.state.load_full())
+    }
+
+    /// A stream of change sets from now on.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        self.watchers.subscribe()
+    }
+
+    /// Ends all streams.
+    pub fn close(&self) {
+        self.watchers.close();
+    }
+}
+
+/// The state machine of one replica.
+#[derive(Debug)]
+pub struct Machine {
+    state: State,
+    changes: ChangeSet,
+    published: Arc<Published>,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self::new(State::default())
+    }
+}
+
+impl Machine {
+    /// A machine that goes on from `state`.
+    #[must_use]
+    pub fn new(state: State) -> Self {
+        let published = Published {
+            state: ArcSwap::from_pointee(state.clone()),
+            watchers: Watchers::default(),
+        };
+        Self { state, changes: ChangeSet::default(), published: Arc::new(published) }
+    }
+
+    /// Where views and change sets come from.
+    #[must_use]
+    pub fn published(&self) -> Arc<Published> {
+        self.published.clone()
+    }
+
+    /// The last entry applied, published or not.
+    #[must_use]
+    pub fn applied(&self) -> Position {
+        self.state.applied
+    }
+
+    /// Applies one entry and answers an outcome for each of its commands.
+    ///
+    /// # Errors
+    /// The entry is not one that this build may apply; the state is unchanged.
+    pub fn apply(&mut self, at: Position, entry: Entry) -> Result<Vec<Outcome>, ApplyError> {
+        if entry.format > FORMAT {
+            return Err(ApplyError::NewerFormat { index: at.index, format: entry.format });
+        }
+        if entry.commands.iter().any(|command| command.kind.is_none()) {
+            return Err(ApplyError::UnknownCommand { index: at.index });
+        }
+        self.begin(at)?;
+        let in_its_term = entry.proposer_term == at.term;
+        if in_its_term {
+            self.state.clock.advance(entry.delta_ms, entry.wall_ms);
+        }
+        let alone = entry.commands.len() == 1;
+        let outcomes = entry
+            .commands
+            .into_iter()
+            .map(|command| self.command(at, command, alone, in_its_term, entry.proposer_term))
+            .collect();
+        self.note_revision(at);
+        Ok(outcomes)
+    }
+
+    /// Passes an entry that holds no command of ours (a blank or a membership entry).
+    ///
+    /// # Errors
+    /// The entry is out of order.
+    pub fn pass(&mut self, at: Position) -> Result<(), ApplyError> {
+        self.begin(at)
+    }
+
+    /// Publishes what was applied since the last time and wakes each watcher once.
+    pub fn publish(&mut self) {
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.applied = self.state.applied.index;
+        changes.revision = self.state.revision;
+        changes.now_ms = self.state.clock.now_ms;
+        self.published.state.store(Arc::new(self.state.clone()));
+        self.published.watchers.publish(changes);
+    }
+
+    /// Replaces the whole state by a snapshot's and publishes it.
+    pub fn install(&mut self, state: State) {
+        self.state = state;
+        self.changes = ChangeSet { everything: true, ..ChangeSet::default() };
+        self.publish();
+    }
+
+    fn begin(&mut self, at: Position) -> Result<(), ApplyError> {
+        let applied = self.state.applied;
+        if at.index <= applied.index || at.term < applied.term {
+            return Err(ApplyError::OutOfOrder { applied: applied.index, index: at.index });
+        }
+        if at.term > applied.term {
+            lease::new_term(&mut self.state);
+        }
+        self.state.applied = at;
+        Ok(())
+    }
+
+    fn command(
+        &mut self,
+        at: Position,
+        command: Command,
+        alone: bool,
+        in_its_term: bool,
+        proposer_term: u64,
+    ) -> Outcome {
+        let verdict = match command.kind {
+            Some(Kind::Txn(txn)) => {
+                let (revision, verdict) = txn::apply(&mut self.state, at, txn, &mut self.changes);
+                return Outcome::new(revision, verdict);
+            }
+            Some(_) if !alone => Verdict::Invalid("only transactions share an entry".to_owned()),
+            Some(Kind::Tick(_)) if !in_its_term => {
+                Verdict::Dropped(Dropped { proposer_term, entry_term: at.term })
+            }
+            Some(Kind::Tick(_)) => {
+                self.tick(at);
+                Verdict::Applied(vec![])
+            }
+            Some(Kind::WorkerBeat(beat)) => match Role::try_from(beat.role) {
+                Err(_) => Verdict::Invalid(format!("role {} is not known", beat.role)),
+                Ok(role) => {
+                    lease::pass_time(&mut self.state, at, &mut self.changes);
+                    match lease::beat(&mut self.state, at, &beat, role, &mut self.changes) {
+                        Ok(()) => Verdict::Applied(vec![]),
+                        Err(fenced) => Verdict::Fenced(fenced),
+                    }
+                }
+            },
+            Some(Kind::LeaseRelease(release)) => match Role::try_from(release.role) {
+                Err(_) => Verdict::Invalid(format!("role {} is not known", release.role)),
+                Ok(role) => {
+                    lease::release(&mut self.state, at, &release, role, &mut self.changes);
+                    Verdict::Applied(vec![])
+                }
+            },
+            Some(Kind::Form(form)) => self.form(form),
+            None => Verdict::Invalid("empty command".to_owned()),
+        };
+        Outcome::new(at.index, verdict)
+    }
+
+    fn tick(&mut self, at: Position) {
+        lease::pass_time(&mut self.state, at, &mut self.changes);
+        self.state.idempotency.expire(self.state.clock.now_ms);
+        self.state.outbox.trim();
+        self.state.audit.trim();
+    }
+
+    fn form(&mut self, form: Form) -> Verdict {
+        if self.state.formation.is_some() {
+            return Verdict::Invalid("the cluster is formed already".to_owned());
+        }
+        let Form { cluster, lineage, epoch } = form;
+        self.state.formation = Some(Formation { cluster, lineage, epoch });
+        Verdict::Applied(vec![])
+    }
+
+    fn note_revision(&mut self, at: Position) {
+        let changes = &self.changes;
+        if !(changes.rows.is_empty() && changes.work.is_empty() && changes.leases.is_empty())
+            || changes.events.is_some()
+        {
+            self.state.revision = at.index;
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The state as a sequence of chunks, and back. The file around them is consensus's business.
+//!
+//! # Invariants
+//! - `SNAP-1` Loading what was encoded gives the same state, all primitives included.
+//! - `S1` Two states are equal if and only if their chunks are, so the hash of the chunks compares
+//!   replicas at one applied index.
+
+use prost::{Message, Oneof};
+use serde::{Serialize, de::DeserializeOwned};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    audit::AuditRecord,
+    clock::Clock,
+    command::Role,
+    deletions::Deletions,
+    idempotency::{IdempotencyId, IdempotencyRow},
+    key::KeyBytes,
+    lease::{Lease, Session},
+    outbox::Event,
+    queue::{WorkKey, WorkRow},
+    record::{Record, Stamp},
+    state::{Formation, Name, Position, State},
+    view::View,
+};
+
+/// Chunks are closed once they reach this size.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// One chunk.
+#[derive(Clone, PartialEq, Message)]
+struct Chunk {
+    #[prost(oneof = "Section", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    section: Option<Section>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Section {
+    /// The scalars, as JSON.
+    #[prost(bytes = "vec", tag = "1")]
+    Head(Vec<u8>),
+    #[prost(message, tag = "2")]
+    Rows(TableRows),
+    #[prost(message, tag = "3")]
+    Deletions(Items),
+    #[prost(message, tag = "4")]
+    Leases(Items),
+    #[prost(message, tag = "5")]
+    Sessions(Items),
+    #[prost(message, tag = "6")]
+    Work(Items),
+    #[prost(message, tag = "7")]
+    Events(Items),
+    #[prost(message, tag = "8")]
+    Audit(Items),
+    #[prost(message, tag = "9")]
+    Idempotency(Items),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TableRows {
+    #[prost(string, tag = "1")]
+    table: String,
+    #[prost(message, repeated, tag = "2")]
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Row {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+    #[prost(uint64, tag = "3")]
+    created_rev: u64,
+    #[prost(uint64, tag = "4")]
+    modified_rev: u64,
+    #[prost(uint64, tag = "5")]
+    version: u64,
+}
+
+/// Items of one primitive: JSON, or protobuf for audit records.
+#[derive(Clone, PartialEq, Message)]
+struct Items {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    items: Vec<Vec<u8>>,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Head {
+    formation: Option<Formation>,
+    applied: Position,
+    revision: u64,
+    clock: Clock,
+    deletions_floor: u64,
+    last_event: u64,
+    last_audit: u64,
+    audit_head: [u8; 32],
+    /// Tables in order, the empty ones among them.
+    tables: Vec<String>,
+}
+
+/// Why chunks do not make a state.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A chunk is not one of this format.
+    #[error("snapshot chunk {chunk} cannot be read")]
+    Unreadable {
+        /// Counted from 0.
+        chunk: usize,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A section of a newer build.
+    #[error(
+        "snapshot chunk {chunk} holds a section that this build does not know: run a newer binary"
+    )]
+    UnknownSection {
+        /// Counted from 0.
+        chunk: usize,
+    },
+    /// The first chunk is missing.
+    #[error("the snapshot has no head")]
+    NoHead,
+}
+
+/// Encodes a view, chunk by chunk.
+///
+/// # Errors
+/// What the sink answered.
+pub fn encode<E: From<serde_json::Error>>(
+    view: &View,
+    mut sink: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let state = view.state();
+    let head = Head {
+        formation: state.formation.clone(),
+        applied: state.applied,
+        revision: state.revision,
+        clock: state.clock,
+        deletions_floor: state.deletions.floor,
+        last_event: state.outbox.last_seq,
+        last_audit: state.audit.last_seq,
+        audit_head: state.audit.head,
+        tables: state.tables.keys().map(ToString::to_string).collect(),
+    };
+    put(Section::Head(serde_json::to_vec(&head)?), &mut sink)?;
+    encode_tables(state, &mut sink)?;
+    encode_items(
+        state.deletions.by_row.iter().map(|((t, k), rev)| (t, k.as_slice(), rev)),
+        Section::Deletions,
+        &mut sink,
+    )?;
+    encode_items(state.leases.iter(), Section::Leases, &mut sink)?;
+    encode_items(state.sessions.iter(), Section::Sessions, &mut sink)?;
+    encode_items(state.queue.rows.iter(), Section::Work, &mut sink)?;
+    encode_items(state.outbox.events.iter(), Section::Events, &mut sink)?;
+    let records = state.audit.records.values().map(|record| Ok(record.encode_to_vec()));
+    encode_bytes(records, Section::Audit, &mut sink)?;
+    encode_items(state.idempotency.rows.iter(), Section::Idempotency, &mut sink)
+}
+
+fn put<E>(section: Section, sink: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    sink(&Chunk { section: Some(section) }.encode_to_vec())
+}
+
+fn encode_tables<E>(state: &State, sink: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    for (name, rows) in &state.tables {
+        let mut batch = TableRows { table: name.to_string(), rows: vec![] };
+        let mut size = 0;
+        for (key, record) in rows {
+            let Stamp { created_rev, modified_rev, version } = record.stamp();
+            let (key, value) = (key.to_vec(), record.value().to_vec());
+            size += key.len() + value.len() + 32;
+            batch.rows.push(Row { key, value, created_rev, modified_rev, version });
+            if size >= CHUNK_BYTES {
+                size = 0;
+                let rows = std::mem::take(&mut batch.rows);
+                put(Section::Rows(TableRows { table: name.to_string(), rows }), sink)?;
+            }
+        }
+        if !batch.rows.is_empty() {
+            put(Section::Rows(batch), sink)?;
+        }
+    }
+    Ok(())
+}
+
+fn encode_items<T: Serialize, E: From<serde_json::Error>>(
+    items: impl Iterator<Item = T>,
+    section: fn(Items) -> Section,
+    sink: &mut impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    encode_bytes(items.map(|item| serde_json::to_vec(&item).map_err(E::from)), section, sink)
+}
+
+fn encode_bytes<E>(
+    items: impl Iterator<Item = Result<Vec<u8>, E>>,
+    section: fn(Items) -> Section,
+    sink: &mut impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut batch, mut size) = (Items::default(), 0);
+    for item in items {
+        let item = item?;
+        size += item.len() + 8;
+        batch.items.push(item);
+        if size >= CHUNK_BYTES {
+            size = 0;
+            put(section(std::mem::take(&mut batch)), sink)?;
+        }
+    }
+    if batch.items.is_empty() { Ok(()) } else { put(section(batch), sink) }
+}
+
+/// SHA-256 over all chunks of a view, lengths included.
+#[must_use]
+pub fn hash(view: &View) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    let done: Result<(), serde_json::Error> = encode(view, |chunk| {
+        hasher.update((chunk.len() as u64).to_le_bytes());
+        hasher.update(chunk);
+        Ok(())
+    });
+    debug_assert!(done.is_ok(), "state of known types encodes");
+    hasher.finalize().into()
+}
+
+/// Builds a state from chunks.
+#[derive(Default)]
+pub struct Loader {
+    head: Option<Head>,
+    state: State,
+    deletions: Vec<(Name, KeyBytes, u64)>,
+    chunks: usize,
+}
+
+impl Loader {
+    /// Takes the next chunk.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn chunk(&mut self, bytes: &[u8]) -> Result<(), LoadError> {
+        let chunk = self.chunks;
+        self.chunks += 1;
+        let unreadable = |source| LoadError::Unreadable { chunk, source };
+        let decoded = Chunk::decode(bytes).map_err(|error| unreadable(error.into()))?;
+        let section = decoded.section.ok_or(LoadError::UnknownSection { chunk })?;
+        self.section(section).map_err(unreadable)
+    }
+
+    fn section(
+        &mut self,
+        section: Section,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        match section {
+            Section::Head(json) => self.head = Some(serde_json::from_slice(&json)?),
+            Section::Rows(batch) => {
+                let rows = self.state.tables.entry(batch.table.into()).or_default();
+                for row in batch.rows {
+                    let Row { key, value, created_rev, modified_rev, version } = row;
+                    let stamp = Stamp { created_rev, modified_rev, version };
+                    rows.insert(KeyBytes::from_vec(key), Record::new(stamp, &value));
+                }
+            }
+            Section::Deletions(items) => each(items, |(table, key, rev): (Name, Vec<u8>, u64)| {
+                self.deletions.push((table, KeyBytes::from_vec(key), rev));
+            })?,
+            Section::Leases(items) => each(items, |(name, lease): (Name, Lease)| {
+                self.state.leases.insert(name, lease);
+            })?,
+            Section::Sessions(items) => each(items, |(id, session): ((Role, Name), Session)| {
+                self.state.sessions.insert(id, session);
+            })?,
+            Section::Work(items) => each(items, |(id, row): (WorkKey, WorkRow)| {
+                self.state.queue.rows.insert(id, row);
+            })?,
+            Section::Events(items) => each(items, |(seq, event): (u64, Event)| {
+                self.state.outbox.events.insert(seq, event);
+            })?,
+            Section::Audit(items) => {
+                for item in items.items {
+                    let record = AuditRecord::decode(item.as_slice())?;
+                    self.state.audit.records.insert(record.seq, record);
+                }
+            }
+            Section::Idempotency(items) => {
+                each(items, |(id, row): (IdempotencyId, IdempotencyRow)| {
+                    self.state.idempotency.put(id, row);
+                })?
+            }
+        }
+        Ok(())
+    }
+
+    /// The state.
+    ///
+    /// # Errors
+    /// There was no head.
+    pub fn finish(self) -> Result<State, LoadError> {
+        let head = self.head.ok_or(LoadError::NoHead)?;
+        let mut state = self.state;
+        for table in head.tables {
+            state.tables.entry(table.into()).or_default();
+        }
+        state.formation = head.formation;
+        state.applied = head.applied;
+        state.revision = head.revision;
+        state.clock = head.clock;
+        state.deletions = Deletions::restore(self.deletions, head.deletions_floor);
+        state.outbox.last_seq = head.last_event;
+        state.audit.last_seq = head.last_audit;
+        state.audit.head = head.audit_head;
+        Ok(state)
+    }
+}
+
+fn each<T: DeserializeOwned>(
+    items: Items,
+    mut take: impl FnMut(T),
+) -> Result<(), serde_json::Error> {
+    for item in items.items {
+        take(serde_json::from_slice(&item)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! Typed tables over the kernel's rows.
+//!
+//! Records are self-describing (JSON): a reader of the previous or the next minor version skips
+//! fields that it does not know and defaults those that are missing.
+
+use std::marker::PhantomData;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    key::{Key, KeyBytes, after_prefix, joined},
+    record::{Record, Stamp},
+    view::View,
+};
+
+/// A record that cannot be read as what its table holds.
+#[derive(Debug, thiserror::Error)]
+#[error("row {key} of table {table} cannot be read")]
+pub struct Corrupt {
+    /// The table.
+    pub table: String,
+    /// The key, lossily.
+    pub key: String,
+    /// Why; absent: the key is not one of this table's.
+    #[source]
+    pub source: Option<serde_json::Error>,
+}
+
+/// A secondary index: an ordered set of (index key, primary key) rows in a table of its own.
+#[derive(Debug)]
+pub struct Index<V> {
+    /// Its name within the table.
+    pub name: &'static str,
+    /// The index keys of a record; they may hold no zero byte.
+    pub keys: fn(&V) -> Vec<String>,
+}
+
+/// A typed table.
+#[derive(Debug)]
+pub struct Table<K, V: 'static> {
+    name: &'static str,
+    indexes: &'static [Index<V>],
+    types: PhantomData<fn() -> (K, V)>,
+}
+
+/// A record with the stamp of its row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versioned<V> {
+    /// The record.
+    pub value: V,
+    /// When it was written.
+    pub stamp: Stamp,
+}
+
+impl<K: Key, V: Serialize + DeserializeOwned> Table<K, V> {
+    /// A table with its secondary indexes.
+    #[must_use]
+    pub const fn new(name: &'static str, indexes: &'static [Index<V>]) -> Self {
+        Self { name, indexes, types: PhantomData }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) fn indexes(&self) -> &'static [Index<V>] {
+        self.indexes
+    }
+
+    pub(crate) fn index_table(&self, index: &str) -> String {
+        format!("{}#{index}", self.name)
+    }
+
+    pub(crate) fn read(&self, key: &[u8], record: &Record) -> Result<Versioned<V>, Corrupt> {
+        let value = serde_json::from_slice(record.value())
+            .map_err(|source| self.corrupt(key, Some(source)))?;
+        Ok(Versioned { value, stamp: record.stamp() })
+    }
+
+    pub(crate) fn read_key(&self, key: &[u8]) -> Result<K, Corrupt> {
+        K::decode(key).ok_or_else(|| self.corrupt(key, None))
+    }
+
+    fn corrupt(&self, key: &[u8], source: Option<serde_json::Error>) -> Corrupt {
+        Corrupt {
+            table: self.name.to_owned(),
+            key: String::from_utf8_lossy(key).into_owned(),
+            source,
+        }
+    }
+
+    /// One record.
+    ///
+    /// # Errors
+    /// The row cannot be read.
+    pub fn get(&self, view: &View, key: &K) -> Result<Option<Versioned<V>>, Corrupt> {
+        let key = key.to_key();
+        view.row(self.name, &key).map(|record| self.read(&key, record)).transpose()
+    }
+
+    /// All records in key order.
+    ///
+    /// # Errors
+    /// A row cannot be read.
+    pub fn all(&self, view: &View) -> Result<Vec<(K, Versioned<V>)>, Corrupt> {
+        self.page(view, &[], None).collect()
+    }
+
+    /// The records whose keys begin with `prefix`.
+    ///
+    /// # Errors
+    /// A row cannot be read.
+    pub fn with_prefix(
+        &self,
+        view: &View,
+        prefix: &[u8],
+    ) -> Result<Vec<(K, Versioned<V>)>, Corrupt> {
+        let end = after_prefix(prefix);
+        self.page(view, prefix, end.as_deref()).collect()
+    }
+
+    /// The records from `start` to before `end`, lazily.
+    pub fn page<'a>(
+        &'a self,
+        view: &'a View,
+        start: &'a [u8],
+        end: Option<&'a [u8]>,
+    ) -> impl Iterator<Item = Result<(K, Versioned<V>), Corrupt>> + 'a {
+        view.rows(self.name, start, end)
+            .map(|(key, record)| Ok((self.read_key(key)?, self.read(key, record)?)))
+    }
+
+    /// The primary keys that an index has under exactly `index_key`.
+    pub(crate) fn index_range(index_key: &str) -> (KeyBytes, Option<KeyBytes>) {
+        let start = joined(&[index_key.as_bytes(), &[]]);
+        let end = after_prefix(&start);
+        (start, end)
+    }
+
+    /// The records that an index has under exactly `index_key`, by primary key.
+    ///
+    /// # Errors
+    /// A row cannot be read.
+    pub fn by_index(
+        &self,
+        view: &View,
+        index: &str,
+        index_key: &str,
+    ) -> Result<Vec<(K, Versioned<V>)>, Corrupt> {
+        let (start, end) = Self::index_range(index_key);
+        let table = self.index_table(index);
+        view.rows(&table, &start, end.as_deref())
+            .filter_map(|(row, _)| {
+                let key = row.get(start.len()..)?;
+                let record = view.row(self.name, key)?;
+                Some(self.read(key, record).and_then(|value| Ok((self.read_key(key)?, value))))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,393 @@
+//! The transaction builder: reads a view, remembers what it read, collects what it writes.
+//!
+//! # Invariants
+//! - `TX-1` Whatever the builder read through itself is in the transaction's read set, so that the
+//!   transaction is applied only if a repetition would have read the same.
+//! - `TX-2` Index rows are the difference between the old and the new record, never written by hand.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    command::{
+        AuditDraft, Enqueue, EventDraft, FenceCheck, Finish, Idempotency, PointCheck, RangeCheck,
+        Requeue, Txn, Write,
+    },
+    key::{Key, KeyBytes, after_prefix, joined},
+    limits::{KEY_BYTES_MAX, TXN_BYTES_MAX, TXN_WRITES_MAX, VALUE_BYTES_MAX, WORK_KEY_BYTES_MAX},
+    queue::is_kind,
+    record::Stamp,
+    table::{Corrupt, Table, Versioned},
+    view::View,
+};
+
+/// Why a transaction could not be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TxError {
+    /// A row cannot be read.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// A record cannot be written.
+    #[error("a record of table {table} cannot be encoded")]
+    Encode {
+        /// The table.
+        table: &'static str,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Over a limit of [`crate::limits`].
+    #[error("{what} has {size}, the limit is {limit}")]
+    TooLarge {
+        /// What is too large, with its name.
+        what: String,
+        /// How large it is.
+        size: usize,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// A kind or key of work that the queue does not take.
+    #[error("{0}")]
+    InvalidWork(String),
+}
+
+type RowId = (String, KeyBytes);
+
+/// A transaction in the making.
+#[derive(Debug)]
+pub struct Tx {
+    view: View,
+    points: BTreeMap<RowId, (u64, u64)>,
+    ranges: Vec<RangeCheck>,
+    writes: BTreeMap<RowId, Option<Vec<u8>>>,
+    index_writes: BTreeMap<RowId, Option<Vec<u8>>>,
+    txn: Txn,
+}
+
+impl Tx {
+    /// Begins on a view.
+    #[must_use]
+    pub fn new(view: View) -> Self {
+        let txn = Txn { view_rev: view.applied().index, ..Txn::default() };
+        Self {
+            view,
+            points: BTreeMap::new(),
+            ranges: Vec::new(),
+            writes: BTreeMap::new(),
+            index_writes: BTreeMap::new(),
+            txn,
+        }
+    }
+
+    /// The view it was begun on. What is read here directly is not part of the read set.
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Whether it would change anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+            && self.txn.enqueues.is_empty()
+            && self.txn.finishes.is_empty()
+            && self.txn.requeues.is_empty()
+            && self.txn.events.is_empty()
+    }
+
+    /// Reads a record, as this transaction has left it.
+    ///
+    /// # Errors
+    /// The row cannot be read.
+    pub fn get<K: Key, V: Serialize + DeserializeOwned>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &K,
+    ) -> Result<Option<V>, TxError> {
+        Ok(self.get_versioned(table, key)?.map(|found| found.value))
+    }
+
+    /// Reads a record and the stamp that its row had in the view.
+    ///
+    /// # Errors
+    /// The row cannot be read.
+    pub fn get_versioned<K: Key, V: Serialize + DeserializeOwned>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &K,
+    ) -> Result<Option<Versioned<V>>, TxError> {
+        let bytes = key.to_key();
+        let stamp = self.note_read(table.name(), &bytes);
+        let id = (table.name().to_owned(), bytes);
+        if let Some(written) = self.writes.get(&id) {
+            return written
+                .as_deref()
+                .map(|value| {
+                    let record = crate::record::Record::new(stamp, value);
+                    Ok(table.read(&id.1, &record)?)
+                })
+                .transpose();
+        }
+        Ok(self
+            .view
+            .row(table.name(), &id.1)
+            .map(|record| table.read(&id.1, record))
+            .transpose()?)
+    }
+
+    /// Reads all records whose keys begin with `prefix`, as this transaction has left them.
+    ///
+    /// # Errors
+    /// A row cannot be read.
+    pub fn scan<K: Key + Ord, V: Serialize + DeserializeOwned>(
+        &mut self,
+        table: &Table<K, V>,
+        prefix: &[u8],
+    ) -> Result<Vec<(K, V)>, TxError> {
+        let end = after_prefix(prefix);
+        self.note_range(table.name(), prefix, end.as_deref());
+        let mut found: BTreeMap<KeyBytes, V> = BTreeMap::new();
+        for (key, record) in self.view.rows(table.name(), prefix, end.as_deref()) {
+            found.insert(key.clone(), table.read(key, record)?.value);
+        }
+        let zero = Stamp { created_rev: 0, modified_rev: 0, version: 0 };
+        for ((name, key), value) in &self.writes {
+            if name == table.name() && key.starts_with(prefix) {
+                match value {
+                    None => drop(found.remove(key)),
+                    Some(value) => {
+                        let record = crate::record::Record::new(zero, value);
+                        found.insert(key.clone(), table.read(key, &record)?.value);
+                    }
+                }
+            }
+        }
+        found.into_iter().map(|(key, value)| Ok((table.read_key(&key)?, value))).collect()
+    }
+
+    /// Reads the records that an index has under exactly `index_key`, as this transaction has left
+    /// them.
+    ///
+    /// # Errors
+    /// A row cannot be read.
+    pub fn by_index<K: Key + Ord, V: Serialize + DeserializeOwned>(
+        &mut self,
+        table: &Table<K, V>,
+        index: &str,
+        index_key: &str,
+    ) -> Result<Vec<(K, V)>, TxError> {
+        let (start, end) = Table::<K, V>::index_range(index_key);
+        let index_table = table.index_table(index);
+        self.note_range(&index_table, &start, end.as_deref());
+        let mut keys: std::collections::BTreeSet<KeyBytes> = self
+            .view
+            .rows(&index_table, &start, end.as_deref())
+            .filter_map(|(row, _)| row.get(start.len()..).map(KeyBytes::from_slice))
+            .collect();
+        for ((name, row), value) in &self.index_writes {
+            if *name == index_table && row.starts_with(&start) {
+                let key = KeyBytes::from_slice(row.get(start.len()..).unwrap_or_default());
+                if value.is_some() {
+                    keys.insert(key)
+                } else {
+                    keys.remove(&key)
+                };
+            }
+        }
+        let mut found = Vec::with_capacity(keys.len());
+        for key in keys {
+            let key = table.read_key(&key)?;
+            if let Some(value) = self.get(table, &key)? {
+                found.push((key, value));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes a record.
+    ///
+    /// # Errors
+    /// The record cannot be encoded, is over a limit, or the old one cannot be read.
+    pub fn put<K: Key, V: Serialize + DeserializeOwned>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &K,
+        value: &V,
+    ) -> Result<(), TxError> {
+        let bytes = serde_json::to_vec(value)
+            .map_err(|source| TxError::Encode { table: table.name(), source })?;
+        limit(|| format!("a record of table {}", table.name()), bytes.len(), VALUE_BYTES_MAX)?;
+        limit(|| format!("a key of table {}", table.name()), key.to_key().len(), KEY_BYTES_MAX)?;
+        self.write(table, key, Some(value), Some(bytes))
+    }
+
+    /// Deletes a record; nothing happens when there is none.
+    ///
+    /// # Errors
+    /// The old record cannot be read.
+    pub fn delete<K: Key, V: Serialize + DeserializeOwned>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &K,
+    ) -> Result<(), TxError> {
+        self.write(table, key, None, None)
+    }
+
+    fn write<K: Key, V: Serialize + DeserializeOwned>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &K,
+        new: Option<&V>,
+        bytes: Option<Vec<u8>>,
+    ) -> Result<(), TxError> {
+        let old = self.get(table, key)?;
+        let primary = key.to_key();
+        for index in table.indexes() {
+            let rows = |value: Option<&V>| -> Vec<KeyBytes> {
+                let keys = value.map(index.keys).unwrap_or_default();
+                keys.iter().map(|key| joined(&[key.as_bytes(), &primary])).collect()
+            };
+            let (before, after) = (rows(old.as_ref()), rows(new));
+            let name = table.index_table(index.name);
+            for row in before.iter().filter(|row| !after.contains(row)) {
+                self.index_writes.insert((name.clone(), row.clone()), None);
+            }
+            for row in after.iter().filter(|row| !before.contains(row)) {
+                self.index_writes.insert((name.clone(), row.clone()), Some(vec![]));
+            }
+        }
+        self.writes.insert((table.name().to_owned(), primary), bytes);
+        Ok(())
+    }
+
+    /// Wakes a reconciler for a key.
+    ///
+    /// # Errors
+    /// The queue does not take such a kind or key.
+    pub fn enqueue(&mut self, kind: &str, key: &str) -> Result<(), TxError> {
+        self.enqueue_after(kind, key, 0)
+    }
+
+    /// Wakes a reconciler for a key, not before `delay_ms` from now.
+    ///
+    /// # Errors
+    /// The queue does not take such a kind or key.
+    pub fn enqueue_after(&mut self, kind: &str, key: &str, delay_ms: u64) -> Result<(), TxError> {
+        if !is_kind(kind) {
+            return Err(TxError::InvalidWork(format!("{kind:?} is not a kind of work")));
+        }
+        if key.is_empty() || key.len() > WORK_KEY_BYTES_MAX {
+            return Err(TxError::InvalidWork(format!(
+                "a key of work has 1 to {WORK_KEY_BYTES_MAX} bytes, this one has {}",
+                key.len()
+            )));
+        }
+        let twice = self
+            .txn
+            .enqueues
+            .iter()
+            .any(|e| e.kind == kind && e.key == key && e.delay_ms <= delay_ms);
+        if !twice {
+            self.txn.enqueues.push(Enqueue {
+                kind: kind.to_owned(),
+                key: key.to_owned(),
+                delay_ms,
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends a run of the work queue.
+    pub fn finish(&mut self, finish: Finish) {
+        self.txn.finishes.push(finish);
+    }
+
+    /// Puts a run of the work queue off.
+    pub fn requeue(&mut self, requeue: Requeue) {
+        self.txn.requeues.push(requeue);
+    }
+
+    /// Publishes an event.
+    pub fn publish(&mut self, kind: &str, tenant: &str, subject: String, data: &serde_json::Value) {
+        self.txn.events.push(EventDraft {
+            kind: kind.to_owned(),
+            tenant: tenant.to_owned(),
+            subject,
+            data: data.to_string().into_bytes(),
+        });
+    }
+
+    /// Chains an audit record.
+    pub fn audit(&mut self, draft: AuditDraft) {
+        self.txn.audit = Some(draft);
+    }
+
+    /// Makes it safe to propose twice.
+    pub fn idempotent(&mut self, idempotency: Idempotency) {
+        self.txn.idempotency = Some(idempotency);
+    }
+
+    /// Ties it to a lease.
+    pub fn fenced(&mut self, fence: FenceCheck) {
+        self.txn.fence = Some(fence);
+    }
+
+    /// Sets what the caller is answered.
+    pub fn respond(&mut self, response: Vec<u8>) {
+        self.txn.response = response;
+    }
+
+    /// The transaction, ready to be proposed.
+    ///
+    /// # Errors
+    /// It is over a limit.
+    pub fn build(mut self) -> Result<Txn, TxError> {
+        limit(|| "a transaction's writes".to_owned(), self.writes.len(), TXN_WRITES_MAX)?;
+        self.txn.points = self
+            .points
+            .into_iter()
+            .map(|((table, key), (version, created_rev))| PointCheck {
+                table,
+                key: key.to_vec(),
+                version,
+                created_rev,
+            })
+            .collect();
+        self.txn.ranges = self.ranges;
+        self.txn.writes = self
+            .writes
+            .into_iter()
+            .chain(self.index_writes)
+            .map(|((table, key), value)| Write { table, key: key.to_vec(), value })
+            .collect();
+        limit(|| "a transaction".to_owned(), self.txn.encoded_len(), TXN_BYTES_MAX)?;
+        Ok(self.txn)
+    }
+
+    fn note_read(&mut self, table: &str, key: &KeyBytes) -> Stamp {
+        let stamp = self.view.row(table, key).map_or(
+            Stamp { created_rev: 0, modified_rev: 0, version: 0 },
+            crate::record::Record::stamp,
+        );
+        self.points.insert((table.to_owned(), key.clone()), (stamp.version, stamp.created_rev));
+        stamp
+    }
+
+    fn note_range(&mut self, table: &str, start: &[u8], end: Option<&[u8]>) {
+        let check = RangeCheck {
+            table: table.to_owned(),
+            start: start.to_vec(),
+            end: end.map(<[u8]>::to_vec),
+        };
+        if !self.ranges.contains(&check) {
+            self.ranges.push(check);
+        }
+    }
+}
+
+fn limit(what: impl FnOnce() -> String, size: usize, limit: usize) -> Result<(), TxError> {
+    if size > limit { Err(TxError::TooLarge { what: what(), size, limit }) } else { Ok(()) }
+}

@@ -1,0 +1,129 @@
+//! Transactions: refusals in a fixed order, then all of the writes.
+//!
+//! # Invariants
+//! - `L2` A transaction under an idempotency key is applied at most once.
+//! - `I3` A fenced transaction is applied only under the current fence; see [`crate::lease`].
+//! - `TXN-1` A refused transaction changes nothing.
+
+use std::sync::Arc;
+
+use crate::{
+    change::ChangeSet,
+    command::{Conflict, IdempotencyMismatch, PointCheck, RangeCheck, Txn, Verdict, Write},
+    key::KeyBytes,
+    lease,
+    record::{Record, Stamp},
+    state::{Name, Position, State},
+};
+
+/// Applies one transaction at `at`; answers its verdict and the revision that goes with it.
+pub(crate) fn apply(
+    state: &mut State,
+    at: Position,
+    txn: Txn,
+    changes: &mut ChangeSet,
+) -> (u64, Verdict) {
+    if let Some(item) = &txn.idempotency
+        && let Some(known) = state.idempotency.get(item)
+    {
+        return if known.request_hash == item.request_hash {
+            (known.revision, Verdict::Replayed(known.response.clone()))
+        } else {
+            (at.index, Verdict::IdempotencyMismatch(IdempotencyMismatch {}))
+        };
+    }
+    if let Some(held) = &txn.fence
+        && let Err(fenced) = lease::check(state, at.term, held)
+    {
+        return (at.index, Verdict::Fenced(fenced));
+    }
+    if let Some(changed) = txn.points.iter().find(|point| !point_holds(state, point)) {
+        return (at.index, conflict(&changed.table, &changed.key));
+    }
+    if let Some(changed) = txn.ranges.iter().find(|range| !range_holds(state, range, txn.view_rev))
+    {
+        return (at.index, conflict(&changed.table, &changed.start));
+    }
+    let response = txn.response.clone();
+    write(state, at, txn, changes);
+    (at.index, Verdict::Applied(response))
+}
+
+fn conflict(table: &str, key: &[u8]) -> Verdict {
+    Verdict::Conflict(Conflict { table: table.to_owned(), key: key.to_vec() })
+}
+
+fn point_holds(state: &State, point: &PointCheck) -> bool {
+    match state.row(&point.table, &point.key) {
+        None => point.version == 0,
+        Some(record) => {
+            let stamp = record.stamp();
+            stamp.version == point.version && stamp.created_rev == point.created_rev
+        }
+    }
+}
+
+fn range_holds(state: &State, range: &RangeCheck, view_rev: u64) -> bool {
+    let (start, end) = (range.start.as_slice(), range.end.as_deref());
+    if end.is_some_and(|end| end <= start) {
+        return true;
+    }
+    let table: Name = range.table.as_str().into();
+    let unchanged = state.tables.get(&table).is_none_or(|rows| {
+        crate::view::range_of(rows, start, end)
+            .all(|(_, record)| record.stamp().modified_rev <= view_rev)
+    });
+    unchanged && !state.deletions.any_since(&table, start, end, view_rev)
+}
+
+fn write(state: &mut State, at: Position, txn: Txn, changes: &mut ChangeSet) {
+    let (now_ms, wall_ms) = (state.clock.now_ms, state.clock.wall_ms);
+    for row in txn.writes {
+        write_row(state, at, row, changes);
+    }
+    for item in &txn.enqueues {
+        changes.work.insert(state.queue.enqueue(item, now_ms, at.index));
+    }
+    for item in &txn.finishes {
+        changes.work.extend(state.queue.finish(item));
+    }
+    for item in &txn.requeues {
+        changes.work.extend(state.queue.requeue(item, now_ms));
+    }
+    for draft in txn.events {
+        let seq = state.outbox.publish(draft, at.index, wall_ms);
+        let first = changes.events.map_or(seq, |(first, _)| first);
+        changes.events = Some((first, seq + 1));
+    }
+    if let Some(draft) = txn.audit {
+        state.audit.append(draft, at.index, wall_ms);
+    }
+    if let Some(item) = &txn.idempotency {
+        state.idempotency.insert(item, now_ms, at.index, txn.response);
+    }
+}
+
+fn write_row(state: &mut State, at: Position, row: Write, changes: &mut ChangeSet) {
+    let key = KeyBytes::from_vec(row.key);
+    let table: Name = match state.tables.get_key_value(row.table.as_str()) {
+        Some((name, _)) => name.clone(),
+        None => Arc::from(row.table),
+    };
+    let rows = state.tables.entry(table.clone()).or_default();
+    match row.value {
+        Some(value) => {
+            let (created_rev, version) = rows
+                .get(&key)
+                .map_or((at.index, 1), |old| (old.stamp().created_rev, old.stamp().version + 1));
+            let stamp = Stamp { created_rev, modified_rev: at.index, version };
+            rows.insert(key.clone(), Record::new(stamp, &value));
+        }
+        None => {
+            if rows.remove(&key).is_none() {
+                return;
+            }
+            state.deletions.record(table.clone(), key.clone(), at.index);
+        }
+    }
+    changes.rows.insert((table, key));
+}
