@@ -1,1 +1,26 @@
-//! What a module is: the contract, its ports and its vocabulary.
+//! The module contract: what a module is, what it is given, and the words it shares with others.
+//!
+//! **Architecture invariant:** no transport and no consensus in here. A module reaches the rest of
+//! the system only through the ports on its context.
+
+pub mod context;
+pub mod error;
+pub mod id;
+pub mod input;
+pub mod method;
+pub mod module;
+pub mod node;
+pub mod node_spec;
+pub mod ports;
+pub mod registry;
+
+pub use context::{Cancelled, Context, MethodContext, Principal, ReconcileContext};
+pub use error::{Code, Error, Problem, Result};
+pub use id::{InstanceId, NodeId, SessionId, WorkloadId};
+pub use input::{Check, Nothing, Problems};
+pub use method::{Binding, Handler, Method, MethodKind, Resource, Verb};
+pub use module::{
+    Catalog, Finding, Migration, Module, Periodic, Reconciler, Run, Severity, ShardBy,
+    StatusHandler, Sweep,
+};
+pub use registry::Registry;

@@ -1,0 +1,224 @@
+//! What code of a module is given: its ports, and who asked for what.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use palisade_state::{
+    Fence, Rt, SharedStore, Tx, View,
+    command::{FenceCheck, Finish, Requeue},
+    commit::{self, CommitError, Committed},
+    shard::Shard,
+};
+
+use crate::{
+    error::{Error, Result},
+    ports::Ports,
+};
+
+/// The ports of the process. Cheap to clone.
+#[derive(Clone)]
+pub struct Context {
+    /// Time, randomness and tasks.
+    pub rt: Rt,
+    /// The way to state.
+    pub store: SharedStore,
+    /// What modules do for each other.
+    pub ports: Arc<Ports>,
+}
+
+impl Context {
+    /// Runs a transaction that no lease fences, on this replica's view.
+    ///
+    /// # Errors
+    /// What the builder refused, or why it was not applied.
+    pub async fn commit(
+        &self,
+        build: impl FnMut(&mut Tx) -> Result<()> + Send,
+    ) -> Result<Committed> {
+        Ok(commit::run(&*self.store, &*self.rt, self.store.view(), build).await?)
+    }
+}
+
+/// Who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    /// A stable name, such as `token/tk_…` or `user/ada`.
+    pub name: String,
+    /// Its roles.
+    pub roles: Vec<String>,
+    /// The tenant that it is bound to; empty: the cluster.
+    pub tenant: String,
+}
+
+/// A call of a method.
+#[derive(Clone)]
+pub struct MethodContext {
+    /// The ports.
+    pub context: Context,
+    /// Who calls.
+    pub principal: Principal,
+    /// The request's id, for logs and audit.
+    pub request_id: String,
+    /// Only say what would be done.
+    pub dry_run: bool,
+    /// The revision that `If-Match` names.
+    pub if_match: Option<u64>,
+}
+
+impl MethodContext {
+    /// Refuses to go on when `If-Match` names another revision than the record's.
+    ///
+    /// # Errors
+    /// `PRECONDITION_FAILED`.
+    pub fn check_if_match(&self, revision: u64) -> Result<()> {
+        match self.if_match {
+            Some(wanted) if wanted != revision => Err(Error::new(
+                crate::error::Code::PreconditionFailed,
+                format!("the record is at revision {revision}, If-Match names {wanted}"),
+            )
+            .hint("read it again and repeat the change on what you find")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Set when a run should end early. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Cancelled(Arc<AtomicBool>);
+
+impl Cancelled {
+    /// Asks the run to end.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether the run should end.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// One run of a reconciler. Every transaction that it opens is fenced by its lease.
+#[derive(Clone)]
+pub struct ReconcileContext {
+    /// The ports.
+    pub context: Context,
+    /// The lease that the run holds.
+    pub lease: FenceCheck,
+    /// The shard of the key.
+    pub shard: Shard,
+    /// Whether the run should end early.
+    pub cancelled: Cancelled,
+    /// The work row that the run is for.
+    pub work: Finish,
+    /// For a periodic key: milliseconds after which it comes back.
+    pub every_ms: Option<u64>,
+    finished: Arc<AtomicBool>,
+}
+
+impl ReconcileContext {
+    /// A run.
+    #[must_use]
+    pub fn new(
+        context: Context,
+        lease: FenceCheck,
+        shard: Shard,
+        work: Finish,
+        every_ms: Option<u64>,
+    ) -> Self {
+        Self {
+            context,
+            lease,
+            shard,
+            cancelled: Cancelled::default(),
+            work,
+            every_ms,
+            finished: Arc::default(),
+        }
+    }
+
+    /// This replica's newest view.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.context.store.view()
+    }
+
+    /// The fence that every effect of this run carries.
+    #[must_use]
+    pub fn fence(&self) -> Fence {
+        self.lease.fence.map(Fence::from).unwrap_or_default()
+    }
+
+    /// Whether [`ReconcileContext::finish`] was applied.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    /// Runs a transaction under the lease. The work row stays.
+    ///
+    /// # Errors
+    /// What the builder refused, or why it was not applied; `FENCED` when the lease moved on.
+    pub async fn commit(
+        &self,
+        mut build: impl FnMut(&mut Tx) -> Result<()> + Send,
+    ) -> Result<Committed> {
+        self.run(|tx| build(tx)).await
+    }
+
+    /// Runs the last transaction of the run: what it builds and the end of the work row commit
+    /// together.
+    ///
+    /// # Errors
+    /// As [`ReconcileContext::commit`].
+    pub async fn finish(
+        &self,
+        mut build: impl FnMut(&mut Tx) -> Result<()> + Send,
+    ) -> Result<Committed> {
+        let committed = self
+            .run(|tx| {
+                build(tx)?;
+                match self.every_ms {
+                    None => tx.finish(self.work.clone()),
+                    Some(delay_ms) => tx.requeue(self.requeue(delay_ms, String::new())),
+                }
+                Ok(())
+            })
+            .await?;
+        self.finished.store(true, Ordering::Release);
+        Ok(committed)
+    }
+
+    /// Puts the work row off: by `delay_ms`, keeping `error` for operators.
+    ///
+    /// # Errors
+    /// As [`ReconcileContext::commit`].
+    pub async fn put_off(&self, delay_ms: u64, error: &str) -> Result<Committed> {
+        let committed = self
+            .run(|tx| {
+                tx.requeue(self.requeue(delay_ms, error.to_owned()));
+                Ok(())
+            })
+            .await?;
+        self.finished.store(true, Ordering::Release);
+        Ok(committed)
+    }
+
+    fn requeue(&self, delay_ms: u64, error: String) -> Requeue {
+        let Finish { kind, key, generation } = self.work.clone();
+        Requeue { kind, key, generation, delay_ms, error }
+    }
+
+    async fn run(&self, mut build: impl FnMut(&mut Tx) -> Result<()> + Send) -> Result<Committed> {
+        let ended: Result<Committed, CommitError<Error>> =
+            commit::run(&*self.context.store, &*self.context.rt, self.view(), |tx| {
+                tx.fenced(self.lease.clone());
+                build(tx)
+            })
+            .await;
+        Ok(ended?)
+    }
+}
