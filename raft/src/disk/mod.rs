@@ -107,7 +107,7 @@ pub trait Files: Send + Sync {
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
 }
 
-const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// How much is zero-filled between two syncs: a burst of dirty pages would stall the log's own sync.
 const ZERO_SYNC_EVERY: u64 = 8 * 1024 * 1024;

@@ -166,7 +166,11 @@ impl Framed<'_> {
         let mut body = Reader(self.body);
         let record = match self.kind {
             APPEND => Record::Append(entries(&mut body)?),
-            VOTE => Record::Vote(Vote { term: body.u64()?, node: body.u64()?, committed: body.u8()? != 0 }),
+            VOTE => Record::Vote(Vote {
+                term: body.u64()?,
+                node: body.u64()?,
+                committed: body.u8()? != 0,
+            }),
             COMMITTED => Record::Committed(body.position()?),
             TRUNCATE_AFTER => {
                 let some = body.u8()? != 0;
@@ -204,7 +208,11 @@ pub(super) enum Found<'a> {
 pub(super) fn find(segment: &[u8], number: u64, offset: usize) -> Found<'_> {
     let rest = segment.get(offset..).unwrap_or_default();
     let Some((head, rest)) = rest.split_at_checked(HEAD) else {
-        return if rest.iter().all(|byte| *byte == 0) { Found::Nothing } else { Found::Bad("half a header") };
+        return if rest.iter().all(|byte| *byte == 0) {
+            Found::Nothing
+        } else {
+            Found::Bad("half a header")
+        };
     };
     if head.iter().all(|byte| *byte == 0) {
         return Found::Nothing;

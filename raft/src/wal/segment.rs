@@ -92,14 +92,24 @@ impl Header {
     }
 
     /// Reads and checks the header of segment `number` in `file`, which has `len` bytes.
-    pub fn decode(bytes: &[u8], file: &Path, number: u64, len: u64, identity: Identity) -> Result<Self, WalError> {
+    pub fn decode(
+        bytes: &[u8],
+        file: &Path,
+        number: u64,
+        len: u64,
+        identity: Identity,
+    ) -> Result<Self, WalError> {
         if bytes.len() < HEADER as usize {
             let what = "the file ends before its header does";
             return Err(WalError::corrupt(file, bytes.len() as u64, what));
         }
         let (content, crc) = bytes[..HEADER as usize].split_at(HEADER as usize - 4);
         if crc32fast::hash(content).to_le_bytes() != crc {
-            return Err(WalError::corrupt(file, 0, "the checksum of the segment's header is wrong"));
+            return Err(WalError::corrupt(
+                file,
+                0,
+                "the checksum of the segment's header is wrong",
+            ));
         }
         if !content.starts_with(MAGIC) {
             return Err(WalError::corrupt(file, 0, "it is not a log segment"));
@@ -107,7 +117,11 @@ impl Header {
         let mut reader = Reader(&content[MAGIC.len()..]);
         let format = reader.u32().unwrap_or_default();
         if format > FORMAT {
-            return Err(WalError::NewerFormat { file: file.to_owned(), found: format, supported: FORMAT });
+            return Err(WalError::NewerFormat {
+                file: file.to_owned(),
+                found: format,
+                supported: FORMAT,
+            });
         }
         let header = Self::fields(&mut reader)
             .ok_or_else(|| WalError::corrupt(file, 0, "the segment's header is too short"))?;
@@ -116,7 +130,8 @@ impl Header {
             return Err(WalError::Foreign { file: file.to_owned(), found, expected });
         }
         if header.number != number {
-            let what = format!("it is segment {} under the name of segment {number}", header.number);
+            let what =
+                format!("it is segment {} under the name of segment {number}", header.number);
             return Err(WalError::corrupt(file, 0, what));
         }
         if header.size != len {

@@ -99,7 +99,10 @@ impl State {
             Record::Append(entries) => self.append(entries)?,
             Record::Vote(vote) => {
                 if let Some(had) = self.vote.filter(|had| had.term > vote.term) {
-                    return Err(format!("a vote in term {} after one in term {}", vote.term, had.term));
+                    return Err(format!(
+                        "a vote in term {} after one in term {}",
+                        vote.term, had.term
+                    ));
                 }
                 self.vote = Some(*vote);
             }

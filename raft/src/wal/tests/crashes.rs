@@ -1,0 +1,230 @@
+//! Power cuts: at every named point, at every record boundary, at every byte.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Writes the groups, each with one sync, and cuts the power at every named point.
+fn run(groups: &[Vec<Record>], seeds: u64) {
+    let files = MemFiles::new();
+    let shots = Shots::new(&files, seeds);
+    let (mut wal, _) = open_with(&files, shots.options()).unwrap();
+    let history: Vec<Record> = groups.iter().flat_map(|group| flat(group)).collect();
+    let mut done = 0;
+    for (nth, group) in groups.iter().enumerate() {
+        for record in group {
+            wal.append(std::slice::from_ref(record)).unwrap();
+        }
+        done += flat(group).len();
+        // Every third group rides along without a sync of its own.
+        let sync = nth % 3 != 2;
+        wal.commit(sync).unwrap();
+        if sync {
+            shots.acked.store(done, Ordering::SeqCst);
+        }
+        wal.drop_purged();
+        if nth % 7 == 6 {
+            wal.settle().unwrap();
+            shots.acked.store(done, Ordering::SeqCst);
+        }
+    }
+    shots.on_point("end");
+    let images = shots.images.lock().unwrap().len();
+    assert!(images >= groups.len(), "{images} images");
+    check_images(&shots, &history);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_at_any_named_point() {
+    let mut groups = Vec::new();
+    for nth in 0..40 {
+        groups.push(vec![vote(nth + 1, 1), entries(nth + 1, nth * 4..nth * 4 + 4)]);
+        if nth % 10 == 9 {
+            groups.push(vec![
+                Record::Committed(at(nth, nth * 4 - 4)),
+                Record::Purge(at(nth, nth * 4 - 9)),
+            ]);
+        }
+    }
+    run(&groups, 4);
+}
+
+#[test]
+fn a_vote_is_durable_once_it_is_acknowledged_and_in_order_with_the_entries() {
+    let files = MemFiles::new();
+    let (mut wal, _) = open(&files);
+    let history: Vec<_> =
+        (1..30).flat_map(|term| [vote(term, 1), entries(term, term - 1..term)]).collect();
+    for (done, record) in history.iter().enumerate() {
+        write(&mut wal, std::slice::from_ref(record));
+        for seed in 0..5 {
+            let (_, recovered) = open(&files.crash(seed));
+            assert_prefix(&recovered, &history[..=done], done + 1, "after the sync");
+            let term = recovered.state.last.map_or(0, |last| last.term);
+            assert!(recovered.state.vote.is_some_and(|vote| vote.term >= term));
+        }
+    }
+}
+
+/// A log with some acknowledged entries and a last group that was written but not synced; says where it begins.
+fn unsynced() -> (MemFiles, Vec<Record>, usize, usize) {
+    let files = MemFiles::new();
+    let (mut wal, _) = open(&files);
+    let acked = [vote(1, 1), entries(1, 0..5)];
+    write(&mut wal, &acked);
+    let before = data_end(&files.read(&segment(1)).unwrap());
+    let last = [entries(1, 5..8), vote(2, 3), Record::Committed(at(1, 6))];
+    wal.append(&last).unwrap();
+    wal.commit(false).unwrap();
+    let mut history = flat(&acked);
+    let count = history.len();
+    history.extend(flat(&last));
+    (files, history, count, before)
+}
+
+fn data_end(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1)
+}
+
+#[test]
+fn a_group_torn_at_any_byte_is_cut_to_what_is_whole() {
+    let (files, history, acked, before) = unsynced();
+    let end = data_end(&files.read(&segment(1)).unwrap());
+    let mut cuts = 0;
+    for torn in before..end {
+        let image = files.after_kill();
+        image.damage(&segment(1), |bytes| bytes[torn..].fill(0)).unwrap();
+        let (_, recovered) = open(&image);
+        assert_prefix(&recovered, &history, acked, &format!("torn at {torn}"));
+        cuts += usize::from(recovered.cut.is_some());
+        let (_, again) = open(&image.crash(1));
+        assert_eq!(again.cut, None, "torn at {torn}: what is cut stays cut");
+        assert_eq!(again.entries, recovered.entries);
+    }
+    assert!(cuts > (end - before) / 2, "{cuts} cuts");
+}
+
+#[test]
+fn garbage_at_any_byte_of_an_unsynced_group_is_cut() {
+    let (files, history, acked, before) = unsynced();
+    let end = data_end(&files.read(&segment(1)).unwrap());
+    for byte in before..end {
+        let image = files.after_kill();
+        image.flip_bit(&segment(1), byte as u64, (byte % 8) as u8).unwrap();
+        let (_, recovered) = open(&image);
+        assert_prefix(&recovered, &history, acked, &format!("garbage at {byte}"));
+    }
+}
+
+#[test]
+fn a_later_record_of_the_same_torn_group_does_not_make_it_corruption() {
+    let (files, history, acked, before) = unsynced();
+    let image = files.after_kill();
+    image.damage(&segment(1), |bytes| bytes[before..before + 16].fill(0)).unwrap();
+    let (_, recovered) = open(&image);
+    assert_prefix(&recovered, &history, acked, "first header lost");
+    assert_eq!(recovered.entries.len(), 5);
+    assert!(recovered.cut.is_some());
+}
+
+#[test]
+fn cut_bytes_do_not_come_back_behind_new_records() {
+    let (files, _, _, before) = unsynced();
+    let image = files.after_kill();
+    image.flip_bit(&segment(1), before as u64 + 20, 1).unwrap();
+    let (mut wal, recovered) = open(&image);
+    let cut = recovered.cut.unwrap();
+    assert_eq!((cut.file, cut.offset), (segment(1), before.next_multiple_of(8) as u64));
+    let rest = image.crash(9).read(&segment(1)).unwrap()[cut.offset as usize..].to_vec();
+    assert!(rest.iter().all(|byte| *byte == 0));
+    write(&mut wal, &[entries(7, 5..6)]);
+    let (_, again) = open(&image.crash(10));
+    assert_eq!(again.entries.len(), 6);
+    assert_eq!(again.state.vote.map(|vote| vote.term), Some(1));
+}
+
+#[test]
+fn stale_bytes_of_another_segment_or_offset_never_pass() {
+    let files = MemFiles::new();
+    let (mut wal, _) = open(&files);
+    for index in 0..60 {
+        write(&mut wal, &[entries(1, index..index + 1)]);
+    }
+    assert!(wal.segments() >= 3);
+    wal.settle().unwrap();
+    let last = wal.segments() as u64;
+    let old = files.read(&segment(2)).unwrap();
+    let end = data_end(&files.read(&segment(last)).unwrap()).next_multiple_of(8);
+    for shift in [0, 8, 64] {
+        let image = files.after_kill();
+        image
+            .damage(&segment(last), |bytes| {
+                let n = bytes.len().min(old.len());
+                bytes[end..n].copy_from_slice(&old[end - shift..n - shift]);
+            })
+            .unwrap();
+        let (_, recovered) = open(&image);
+        assert_eq!(recovered.entries.len(), 60, "shift {shift}");
+    }
+}
+
+#[test]
+fn a_power_cut_while_the_log_is_made_leaves_a_log_that_can_be_made() {
+    let files = MemFiles::new();
+    let shots = Shots::new(&files, 20);
+    open_with(&files, shots.options()).unwrap();
+    check_images(&shots, &[]);
+}
+
+#[test]
+fn a_power_cut_during_recovery_loses_nothing() {
+    let (files, history, acked, _) = unsynced();
+    for seed in 0..60 {
+        let image = files.crash(seed);
+        let shots = Shots::new(&image, 4);
+        shots.acked.store(acked, Ordering::SeqCst);
+        open_with(&image, shots.options()).unwrap();
+        check_images(&shots, &history);
+    }
+}
+
+/// Turns arbitrary numbers into a history that the log accepts.
+fn history(choices: &[(u8, u16)]) -> Vec<Vec<Record>> {
+    let mut records = Vec::new();
+    let (mut term, mut next, mut purged) = (1, 0_u64, 0_u64);
+    for &(kind, n) in choices {
+        let n = u64::from(n);
+        match kind % 8 {
+            0 => {
+                term += 1;
+                records.push(vote(term, n));
+            }
+            1 if next > purged + 1 => {
+                let keep = purged + n % (next - purged);
+                records.push(Record::TruncateAfter(Some(at(term, keep))));
+                next = keep + 1;
+                term += 1;
+            }
+            2 if next > purged + 1 => {
+                purged += n % (next - purged);
+                records.push(Record::Purge(at(term, purged)));
+            }
+            3 if next > 0 => records.push(Record::Committed(at(term, next - 1))),
+            _ => {
+                let count = 1 + n % 6;
+                records.push(entries(term, next..next + count));
+                next += count;
+            }
+        }
+    }
+    records.chunks(3).map(<[Record]>::to_vec).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_acknowledged_is_lost_in_any_history(choices in prop::collection::vec(any::<(u8, u16)>(), 1..80)) {
+        run(&history(&choices), 1);
+    }
+}
