@@ -260,8 +260,10 @@ impl Wal {
         if entries + marks <= self.active.room_for_entries() {
             return Ok(());
         }
-        let keep_free = self.space.floor();
-        self.ahead.obtain(Order { number, at_least: self.size_for(largest), keep_free })
+        let order =
+            Order { number, at_least: self.size_for(largest), keep_free: self.space.floor() };
+        // What room votes then find must not be taken by entries.
+        self.ahead.obtain(order).inspect_err(|_| self.gauge.suspect())
     }
 
     /// The smallest segment in which a record of `bytes` fits.

@@ -57,6 +57,11 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
+    /// Looks again before the next entries are taken.
+    pub fn suspect(&mut self) {
+        self.refused = true;
+    }
+
     /// Whether `bytes` more of entries may be taken.
     pub fn admit(&mut self, space: &Space, bytes: u64) -> Result<(), WalError> {
         self.since = self.since.saturating_add(bytes);

@@ -147,7 +147,7 @@ fn cut_bytes_do_not_come_back_behind_new_records() {
 fn stale_bytes_of_another_segment_or_offset_never_pass() {
     let files = MemFiles::new();
     let (mut wal, _) = open(&files);
-    for index in 0..60 {
+    for index in 0..150 {
         write(&mut wal, &[entries(1, index..index + 1)]);
     }
     assert!(wal.segments() >= 3);
@@ -164,7 +164,7 @@ fn stale_bytes_of_another_segment_or_offset_never_pass() {
             })
             .unwrap();
         let (_, recovered) = open(&image);
-        assert_eq!(recovered.entries.len(), 60, "shift {shift}");
+        assert_eq!(recovered.entries.len(), 150, "shift {shift}");
     }
 }
 

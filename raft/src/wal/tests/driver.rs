@@ -152,7 +152,7 @@ fn a_low_disk_is_seen_and_recovers_by_itself() {
     files.set_capacity(Some(60_000));
     let (handle, mut driver) = driver(&files, Options { reserve_bytes: 50_000, ..small() });
     let log = Log::default();
-    for index in 0..100 {
+    for index in 0..400 {
         handle.append(vec![entries(1, index..index + 1)], true, note(&log, index));
         driver.step();
     }
@@ -161,10 +161,10 @@ fn a_low_disk_is_seen_and_recovers_by_itself() {
     assert!(refused > 0 && !handle.is_failed());
     files.set_capacity(None);
     assert!(!handle.is_low());
-    let next = 100 - refused as u64;
-    handle.append(vec![entries(1, next..next + 1)], true, note(&log, 200));
+    let next = 400 - refused as u64;
+    handle.append(vec![entries(1, next..next + 1)], true, note(&log, 400));
     driver.step();
-    assert_eq!(log.lock().unwrap().last(), Some(&(200, Ok(()))));
+    assert_eq!(log.lock().unwrap().last(), Some(&(400, Ok(()))));
 }
 
 #[test]

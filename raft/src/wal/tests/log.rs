@@ -61,7 +61,7 @@ fn what_does_not_fit_the_log_is_refused_and_changes_nothing() {
     write(&mut wal, &[vote(5, 1), entries(5, 0..5), Record::Purge(at(5, 2))]);
     let state = wal.state();
     for bad in
-        [entries(5, 6..7), entries(5, 4..5), vote(4, 1), Record::TruncateAfter(Some(at(5, 1)))]
+        [entries(5, 7..8), entries(5, 4..5), vote(4, 1), Record::TruncateAfter(Some(at(5, 1)))]
     {
         let error = wal.append(&[entries(5, 5..6), bad]).unwrap_err();
         assert!(matches!(error, WalError::Invalid { .. }), "{error}");
@@ -147,15 +147,15 @@ fn votes_still_work_when_entries_are_refused_for_want_of_space() {
     };
     assert!(matches!(refused, WalError::NoSpace { .. }), "{refused}");
     assert!(files.free_bytes(dir()).unwrap() >= 20_000);
-    for term in 2..600 {
+    for term in 2..300 {
         write(&mut wal, &[vote(term, 1)]);
     }
-    assert!(wal.append(&[entries(600, index..index + 1)]).is_err());
+    assert!(wal.append(&[entries(300, index..index + 1)]).is_err());
     files.set_capacity(Some(1_000_000));
-    write(&mut wal, &[entries(600, index..index + 1)]);
+    write(&mut wal, &[entries(300, index..index + 1)]);
     let (_, recovered) = open(&files.crash(5));
     assert_eq!(recovered.entries.len() as u64, index + 1);
-    assert_eq!(recovered.state.vote.map(|vote| vote.term), Some(599));
+    assert_eq!(recovered.state.vote.map(|vote| vote.term), Some(299));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn any_failing_operation_of_a_rotation_is_final_and_loses_nothing() {
             _ => files.fail_dir_sync_in(nth),
         }
         let mut acked = 0;
-        let failed = (0..200).any(|index| {
+        let failed = (0..400).any(|index| {
             let done = wal.append(&[entries(1, index..index + 1)]).and_then(|()| wal.commit(true));
             acked += u64::from(done.is_ok());
             done.is_err()
