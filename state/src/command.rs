@@ -41,6 +41,7 @@ pub struct Command {
 
 /// The kinds of command.
 #[derive(Clone, PartialEq, Oneof)]
+#[expect(clippy::large_enum_variant, reason = "nearly all commands are transactions")]
 pub enum Kind {
     /// Checks and writes, all or nothing.
     #[prost(message, tag = "1")]

@@ -27,6 +27,7 @@ mod record;
 pub mod shard;
 pub mod snapshot;
 mod state;
+pub mod step;
 pub mod table;
 mod tx;
 mod txn;

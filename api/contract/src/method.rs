@@ -86,6 +86,7 @@ impl fmt::Display for Resource {
 /// Bytes that come as they are made.
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Vec<u8>>> + Send>>;
 
+type ValidateFn = dyn Fn(&Value) -> Result<()> + Send + Sync;
 type QueryFn = dyn Fn(&MethodContext, &View, Value) -> Result<Value> + Send + Sync;
 type MutationFn = dyn Fn(&MethodContext, &mut Tx, Value) -> Result<Value> + Send + Sync;
 type StreamFn =
@@ -124,7 +125,7 @@ pub struct Method {
     /// JSON Schema of the output.
     pub output: fn(&mut SchemaGenerator) -> Schema,
     /// Finds every problem of an input.
-    pub validate: Arc<dyn Fn(&Value) -> Result<()> + Send + Sync>,
+    pub validate: Arc<ValidateFn>,
     /// What an input acts on.
     pub resource: Arc<dyn Fn(&Value) -> Resource + Send + Sync>,
     /// The code.

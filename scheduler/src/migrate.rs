@@ -1,0 +1,47 @@
+//! Migrations: each commits with its row in the ledger, or not at all, and never runs again.
+//!
+//! # Invariants
+//! - `MIG-1` A migration is applied at most once, whatever number of replicas starts at once: its
+//!   transaction reads the ledger row that it writes.
+
+use palisade_contract::{Context, Error, Registry, Result};
+use palisade_state::Table;
+use serde::{Deserialize, Serialize};
+
+/// One applied migration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LedgerRow {
+    /// Wall-clock milliseconds.
+    pub applied_at_ms: u64,
+}
+
+/// The append-only ledger, by migration name.
+pub const LEDGER: Table<String, LedgerRow> = Table::new("migrations", &[]);
+
+/// Brings all modules' tables up to date, in registration order.
+///
+/// # Errors
+/// The first migration that failed, by name; those before it stay applied, it leaves nothing.
+pub async fn run(context: &Context, registry: &Registry) -> Result<()> {
+    for module in registry.modules() {
+        for migration in module.migrations() {
+            let name = migration.name.to_owned();
+            let committed = context
+                .commit(|tx| {
+                    if tx.get(&LEDGER, &name)?.is_some() {
+                        return Ok(());
+                    }
+                    (migration.run)(tx)?;
+                    let applied_at_ms = tx.view().clock().wall_ms;
+                    Ok(tx.put(&LEDGER, &name, &LedgerRow { applied_at_ms })?)
+                })
+                .await;
+            committed.map_err(|error| Error {
+                detail: format!("migration {name}: {}", error.detail),
+                ..error
+            })?;
+        }
+    }
+    Ok(())
+}

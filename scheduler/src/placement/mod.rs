@@ -1,0 +1,1 @@
+//! Placement: which node an instance goes to.
