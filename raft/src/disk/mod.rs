@@ -112,6 +112,18 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 /// How much is zero-filled between two syncs: a burst of dirty pages would stall the log's own sync.
 const ZERO_SYNC_EVERY: u64 = 8 * 1024 * 1024;
 
+/// The offset behind the last byte that is not zero. It compares pages: log files are mostly zeros.
+pub(crate) fn data_end(bytes: &[u8]) -> usize {
+    let mut end = bytes.len();
+    for page in bytes.rchunks(4096) {
+        if page != &ZEROS[..page.len()] {
+            return end - page.iter().rev().take_while(|byte| **byte == 0).count();
+        }
+        end -= page.len();
+    }
+    0
+}
+
 /// Writes zeros over `from..to`; does not sync.
 pub fn write_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
     let mut at = from;

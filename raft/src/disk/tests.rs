@@ -30,6 +30,24 @@ fn what_is_written_is_read_back_after_a_rename() {
 }
 
 #[test]
+fn the_end_of_data_is_behind_the_last_byte_that_is_not_zero() {
+    for (len, at) in [
+        (0, None),
+        (5000, None),
+        (5000, Some(0)),
+        (8192, Some(4095)),
+        (9000, Some(8999)),
+        (4097, Some(1)),
+    ] {
+        let mut bytes = vec![0; len];
+        if let Some(at) = at {
+            bytes[at] = 1;
+        }
+        assert_eq!(data_end(&bytes), at.map_or(0, |at| at + 1));
+    }
+}
+
+#[test]
 fn creating_an_existing_name_is_refused() {
     both(|files, dir| {
         files.create(&dir.join("a")).unwrap();

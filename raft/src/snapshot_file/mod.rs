@@ -7,7 +7,7 @@
 //! trailer  0xffff_ffff, crc u32 over the rest of it, chunks u64, bytes u64, running crc u32 over header and bytes
 //! ```
 //! Integers are little-endian; nothing follows the trailer. What a file holds is also exactly what is sent to a
-//! peer, so one parser checks both: [`parse`](self) takes bytes as they come.
+//! peer, so one parser checks both.
 //!
 //! * S1 A file has a name `<index>-<term>.snap` only when it is whole and durable.
 //! * S2 Nothing of a snapshot is used before all of it was checked ([`SnapshotReader::open`] checks it).

@@ -302,7 +302,7 @@ fn every_flipped_bit_and_every_length_is_found() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn damage_is_found_or_changed_nothing(at in 0_usize..11_000, len in 1_usize..5000, fill in any::<Option<u8>>()) {

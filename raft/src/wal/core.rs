@@ -433,6 +433,7 @@ fn begin(
         prepared.file.write_all_at(0, &bytes)?;
         prepared.file.sync_data()?;
         files.rename(&prepared.path, &path)?;
+        ahead.on_point("wal.rotate.created");
         files.sync_dir(dir)
     };
     name().map_err(WalError::io("begin", &path))?;

@@ -60,13 +60,14 @@ pub(super) fn recover(
     let Some((&first, &last)) = numbers.first().zip(numbers.last()) else {
         return Ok((fresh(files, dir, &names)?, None));
     };
+    check_complete(dir, &numbers, first, last)?;
+    // Before the witness: a newer release's log is newer, and not damaged.
+    let segments = headers(files, dir, identity, &numbers)?;
     let (mut witness, mark) = Witness::open(files, dir)?;
     check_complete(dir, &numbers, first, last.max(mark.segment))?;
 
-    let mut replay = Replay::default();
-    let segments = headers(files, dir, identity, &numbers)?;
-    replay.state = segments.first().map(|(_, header)| header.state).unwrap_or_default();
-    let base = replay.state;
+    let base = segments.first().map(|(_, header)| header.state).unwrap_or_default();
+    let mut replay = Replay { state: base, ..Replay::default() };
     let mut sealed = VecDeque::new();
     for (at, (path, header)) in segments.iter().enumerate() {
         if at > 0 && header.state != replay.state {
@@ -273,12 +274,7 @@ fn read_last(
         let what = format!("{why}, although everything up to byte {marked} had been durable");
         return Err(WalError::corrupt(path, end as u64, what));
     }
-    // Not `rposition` over bytes: most of the file is zeros, and this runs at every start.
-    let data_end = bytes
-        .rchunks(8)
-        .position(|chunk| chunk.iter().any(|byte| *byte != 0))
-        .map_or(0, |zeros| bytes.len() - zeros * 8)
-        .max(end);
+    let data_end = disk::data_end(&bytes).max(end);
     if let Some(proof) = later_proof(&bytes[..data_end], header.number, end) {
         let what = format!(
             "{why}, although a sound record at byte {proof} proves that it had been durable"

@@ -208,6 +208,10 @@ impl Ahead {
         Ok(())
     }
 
+    pub fn on_point(&self, point: &'static str) {
+        self.options.hooks.on_point(point);
+    }
+
     /// The segment that is ready.
     pub fn take(&mut self) -> Option<Prepared> {
         self.ready.take()

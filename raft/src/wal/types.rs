@@ -163,6 +163,10 @@ pub struct Cut {
 }
 
 /// Observes the named points of the log's life; the simulator and the crash tests stop there.
+///
+/// The points: `wal.open.rewritten`, `wal.open.settled`; `wal.after_write`, `wal.before_sync`, `wal.after_sync`,
+/// `wal.before_callback`; `wal.prepare.zeroed`, `wal.rotate.sealed`, `wal.rotate.created` (before its directory is
+/// synced), `wal.rotate.done`; `wal.drop.removed`. Some are reported from the helper thread.
 pub trait Hooks: Send + Sync {
     /// The log is at `point`; it goes on when this returns.
     fn on_point(&self, point: &'static str);
