@@ -1,5 +1,5 @@
 //! The worker loop against the kernel in memory, on a clock that is stepped.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::{
     sync::{Arc, Mutex},

@@ -79,6 +79,9 @@ impl Published {
 #[derive(Debug)]
 pub struct Machine {
     state: State,
+    /// Of the entry that is being applied.
+    entry: ChangeSet,
+    /// Of the entries applied since the last publication.
     changes: ChangeSet,
     published: Arc<Published>,
 }
@@ -97,7 +100,12 @@ impl Machine {
             state: ArcSwap::from_pointee(state.clone()),
             watchers: Watchers::default(),
         };
-        Self { state, changes: ChangeSet::default(), published: Arc::new(published) }
+        Self {
+            state,
+            entry: ChangeSet::default(),
+            changes: ChangeSet::default(),
+            published: Arc::new(published),
+        }
     }
 
     /// Where views and change sets come from.
@@ -128,13 +136,14 @@ impl Machine {
         if in_its_term {
             self.state.clock.advance(entry.delta_ms, entry.wall_ms);
         }
+        let before = self.marks();
         let alone = entry.commands.len() == 1;
         let outcomes = entry
             .commands
             .into_iter()
             .map(|command| self.command(at, command, alone, in_its_term, entry.proposer_term))
             .collect();
-        self.note_revision(at);
+        self.note_changes(at, before);
         Ok(outcomes)
     }
 
@@ -148,7 +157,7 @@ impl Machine {
 
     /// Publishes what was applied since the last time and wakes each watcher once.
     pub fn publish(&mut self) {
-        let mut changes = std::mem::take(&mut self.changes);
+        let mut changes = std::mem::take(&mut self.entry);
         changes.applied = self.state.applied.index;
         changes.revision = self.state.revision;
         changes.now_ms = self.state.clock.now_ms;
@@ -185,7 +194,7 @@ impl Machine {
     ) -> Outcome {
         let verdict = match command.kind {
             Some(Kind::Txn(txn)) => {
-                let (revision, verdict) = txn::apply(&mut self.state, at, txn, &mut self.changes);
+                let (revision, verdict) = txn::apply(&mut self.state, at, txn, &mut self.entry);
                 return Outcome::new(revision, verdict);
             }
             Some(_) if !alone => Verdict::Invalid("only transactions share an entry".to_owned()),
@@ -199,8 +208,8 @@ impl Machine {
             Some(Kind::WorkerBeat(beat)) => match Role::try_from(beat.role) {
                 Err(_) => Verdict::Invalid(format!("role {} is not known", beat.role)),
                 Ok(role) => {
-                    lease::pass_time(&mut self.state, at, &mut self.changes);
-                    match lease::beat(&mut self.state, at, &beat, role, &mut self.changes) {
+                    lease::pass_time(&mut self.state, at, &mut self.entry);
+                    match lease::beat(&mut self.state, at, &beat, role, &mut self.entry) {
                         Ok(()) => Verdict::Applied(vec![]),
                         Err(fenced) => Verdict::Fenced(fenced),
                     }
@@ -209,7 +218,7 @@ impl Machine {
             Some(Kind::LeaseRelease(release)) => match Role::try_from(release.role) {
                 Err(_) => Verdict::Invalid(format!("role {} is not known", release.role)),
                 Ok(role) => {
-                    lease::release(&mut self.state, at, &release, role, &mut self.changes);
+                    lease::release(&mut self.state, at, &release, role, &mut self.entry);
                     Verdict::Applied(vec![])
                 }
             },
@@ -220,7 +229,7 @@ impl Machine {
     }
 
     fn tick(&mut self, at: Position) {
-        lease::pass_time(&mut self.state, at, &mut self.changes);
+        lease::pass_time(&mut self.state, at, &mut self.entry);
         self.state.idempotency.expire(self.state.clock.now_ms);
         self.state.outbox.trim();
         self.state.audit.trim();
@@ -235,12 +244,27 @@ impl Machine {
         Verdict::Applied(vec![])
     }
 
-    fn note_revision(&mut self, at: Position) {
-        let changes = &self.changes;
-        if !(changes.rows.is_empty() && changes.work.is_empty() && changes.leases.is_empty())
-            || changes.events.is_some()
-        {
+    /// Takes one entry's changes into the batch's. Whether an entry moved the revision must not
+    /// depend on how entries are cut into batches, so each is looked at alone.
+    fn note_changes(&mut self, at: Position, before: (u64, bool)) {
+        let entry = std::mem::take(&mut self.entry);
+        let changed = !(entry.rows.is_empty() && entry.work.is_empty() && entry.leases.is_empty())
+            || entry.events.is_some()
+            || before != self.marks();
+        if changed {
             self.state.revision = at.index;
         }
+        self.changes.rows.extend(entry.rows);
+        self.changes.work.extend(entry.work);
+        self.changes.leases.extend(entry.leases);
+        if let Some((first, after)) = entry.events {
+            let first = self.changes.events.map_or(first, |(first, _)| first);
+            self.changes.events = Some((first, after));
+        }
+    }
+
+    /// What changes without being in a change set.
+    fn marks(&self) -> (u64, bool) {
+        (self.state.audit.last_seq, self.state.formation.is_some())
     }
 }

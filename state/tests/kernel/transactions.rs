@@ -1,0 +1,244 @@
+//! Transactions: what is refused, and that a refusal leaves nothing.
+
+use palisade_state::{
+    Index, Outcome, Store, Table, Tx, TxError, Verdict,
+    command::{AuditDraft, Idempotency},
+    limits::{TXN_WRITES_MAX, VALUE_BYTES_MAX},
+    memory::MemoryStore,
+};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Pet {
+    owner: String,
+    #[serde(default)]
+    age: u32,
+}
+
+fn owner_of(pet: &Pet) -> Vec<String> {
+    vec![pet.owner.clone()]
+}
+
+const PETS: Table<String, Pet> = Table::new("pets", &[Index { name: "owner", keys: owner_of }]);
+
+fn pet(owner: &str, age: u32) -> Pet {
+    Pet { owner: owner.into(), age }
+}
+
+fn key(name: &str) -> String {
+    name.to_owned()
+}
+
+fn apply(store: &MemoryStore, tx: Tx) -> Outcome {
+    store.apply(tx.build().unwrap().into()).unwrap()
+}
+
+fn write(store: &MemoryStore, build: impl FnOnce(&mut Tx) -> Result<(), TxError>) -> Outcome {
+    let mut tx = Tx::new(store.view());
+    build(&mut tx).unwrap();
+    apply(store, tx)
+}
+
+fn with_pets(pets: &[(&str, &str)]) -> MemoryStore {
+    let store = MemoryStore::default();
+    for (name, owner) in pets {
+        assert!(write(&store, |tx| tx.put(&PETS, &key(name), &pet(owner, 1))).is_applied());
+    }
+    store
+}
+
+fn is_conflict(outcome: &Outcome) -> bool {
+    matches!(outcome.verdict, Some(Verdict::Conflict(_)))
+}
+
+#[test]
+fn a_record_carries_its_versions() {
+    let store = with_pets(&[("rex", "ada")]);
+    let first = PETS.get(&store.view(), &key("rex")).unwrap().unwrap();
+    write(&store, |tx| tx.put(&PETS, &key("rex"), &pet("ada", 2)));
+    let second = PETS.get(&store.view(), &key("rex")).unwrap().unwrap();
+    assert_eq!((first.stamp.version, second.stamp.version), (1, 2));
+    assert_eq!(first.stamp.created_rev, second.stamp.created_rev);
+    assert!(second.stamp.modified_rev > first.stamp.modified_rev);
+    assert_eq!(second.value.age, 2);
+}
+
+#[test]
+fn a_read_that_changed_is_a_conflict_and_leaves_nothing() {
+    let store = with_pets(&[("rex", "ada")]);
+    let mut slow = Tx::new(store.view());
+    slow.get(&PETS, &key("rex")).unwrap();
+    slow.put(&PETS, &key("tom"), &pet("bob", 1)).unwrap();
+    slow.enqueue("work", "tom").unwrap();
+    slow.publish("pet.born", "", "pet/tom".into(), &serde_json::json!({}));
+    write(&store, |tx| tx.put(&PETS, &key("rex"), &pet("ada", 2)));
+    let before = store.view();
+    assert!(is_conflict(&apply(&store, slow)));
+    let after = store.view();
+    assert!(PETS.get(&after, &key("tom")).unwrap().is_none());
+    assert_eq!(after.all_work().count(), 0);
+    assert_eq!((after.last_event(), after.revision()), (before.last_event(), before.revision()));
+}
+
+#[test]
+fn an_absent_read_that_appeared_is_a_conflict() {
+    let store = MemoryStore::default();
+    let mut slow = Tx::new(store.view());
+    assert!(slow.get(&PETS, &key("rex")).unwrap().is_none());
+    slow.put(&PETS, &key("tom"), &pet("bob", 1)).unwrap();
+    write(&store, |tx| tx.put(&PETS, &key("rex"), &pet("ada", 1)));
+    assert!(is_conflict(&apply(&store, slow)));
+}
+
+#[test]
+fn a_row_that_was_deleted_and_made_again_is_another_row() {
+    let store = with_pets(&[("rex", "ada")]);
+    let mut slow = Tx::new(store.view());
+    slow.get(&PETS, &key("rex")).unwrap();
+    slow.put(&PETS, &key("tom"), &pet("bob", 1)).unwrap();
+    write(&store, |tx| tx.delete(&PETS, &key("rex")));
+    write(&store, |tx| tx.put(&PETS, &key("rex"), &pet("ada", 1)));
+    assert!(is_conflict(&apply(&store, slow)), "version 1 again, but another birth");
+}
+
+#[test]
+fn a_range_sees_what_entered_left_and_changed() {
+    type Change = fn(&mut Tx) -> Result<(), TxError>;
+    let changes: [Change; 3] = [
+        |tx| tx.put(&PETS, &key("b2"), &pet("ada", 1)),
+        |tx| tx.delete(&PETS, &key("b1")),
+        |tx| tx.put(&PETS, &key("b1"), &pet("ada", 9)),
+    ];
+    for change in changes {
+        let store = with_pets(&[("a", "ada"), ("b1", "ada"), ("c", "ada")]);
+        let mut slow = Tx::new(store.view());
+        assert_eq!(slow.scan(&PETS, b"b").unwrap().len(), 1);
+        slow.put(&PETS, &key("z"), &pet("bob", 1)).unwrap();
+        write(&store, change);
+        assert!(is_conflict(&apply(&store, slow)));
+    }
+}
+
+#[test]
+fn a_change_outside_the_range_is_no_conflict() {
+    let store = with_pets(&[("a", "ada"), ("b1", "ada"), ("c", "ada")]);
+    let mut slow = Tx::new(store.view());
+    slow.scan(&PETS, b"b").unwrap();
+    slow.put(&PETS, &key("z"), &pet("bob", 1)).unwrap();
+    write(&store, |tx| tx.put(&PETS, &key("a"), &pet("ada", 9)));
+    write(&store, |tx| tx.delete(&PETS, &key("c")));
+    assert!(apply(&store, slow).is_applied());
+}
+
+#[test]
+fn an_index_follows_its_records() {
+    let store = with_pets(&[("rex", "ada"), ("tom", "ada"), ("kit", "bob")]);
+    let of = |owner: &str| {
+        let found = PETS.by_index(&store.view(), "owner", owner).unwrap();
+        found.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    assert_eq!((of("ada"), of("bob")), (vec![key("rex"), key("tom")], vec![key("kit")]));
+    write(&store, |tx| tx.put(&PETS, &key("rex"), &pet("bob", 1)));
+    write(&store, |tx| tx.delete(&PETS, &key("tom")));
+    assert_eq!((of("ada"), of("bob")), (vec![], vec![key("kit"), key("rex")]));
+    assert!(of("ad").is_empty(), "an index key is matched whole");
+}
+
+#[test]
+fn an_index_read_conflicts_with_a_new_member() {
+    let store = with_pets(&[("rex", "ada")]);
+    let mut slow = Tx::new(store.view());
+    assert_eq!(slow.by_index(&PETS, "owner", "ada").unwrap().len(), 1);
+    slow.put(&PETS, &key("z"), &pet("bob", 1)).unwrap();
+    write(&store, |tx| tx.put(&PETS, &key("tom"), &pet("ada", 1)));
+    assert!(is_conflict(&apply(&store, slow)));
+}
+
+#[test]
+fn a_transaction_reads_its_own_writes() {
+    let store = with_pets(&[("rex", "ada"), ("tom", "ada")]);
+    let mut tx = Tx::new(store.view());
+    tx.put(&PETS, &key("kit"), &pet("ada", 1)).unwrap();
+    tx.delete(&PETS, &key("rex")).unwrap();
+    let names = |found: Vec<(String, Pet)>| found.into_iter().map(|(k, _)| k).collect::<Vec<_>>();
+    assert_eq!(tx.get(&PETS, &key("rex")).unwrap(), None);
+    assert_eq!(names(tx.scan(&PETS, b"").unwrap()), ["kit", "tom"]);
+    assert_eq!(names(tx.by_index(&PETS, "owner", "ada").unwrap()), ["kit", "tom"]);
+    assert!(apply(&store, tx).is_applied());
+}
+
+fn keyed(store: &MemoryStore, hash: u8, age: u32) -> Outcome {
+    let mut tx = Tx::new(store.view());
+    tx.put(&PETS, &key("rex"), &pet("ada", age)).unwrap();
+    tx.idempotent(Idempotency { scope: "s".into(), key: "k".into(), request_hash: vec![hash; 32] });
+    tx.respond(age.to_string().into_bytes());
+    apply(store, tx)
+}
+
+#[test]
+fn a_known_key_is_answered_and_not_applied() {
+    let store = MemoryStore::default();
+    let first = keyed(&store, 1, 5);
+    let again = keyed(&store, 1, 6);
+    assert_eq!(first.verdict, Some(Verdict::Applied(b"5".to_vec())));
+    assert_eq!(again.verdict, Some(Verdict::Replayed(b"5".to_vec())));
+    assert_eq!(again.revision, first.revision);
+    assert_eq!(PETS.get(&store.view(), &key("rex")).unwrap().unwrap().value.age, 5);
+    let other = keyed(&store, 2, 7);
+    assert!(matches!(other.verdict, Some(Verdict::IdempotencyMismatch(_))));
+}
+
+#[test]
+fn a_key_is_forgotten_after_a_day_of_logical_time() {
+    let store = MemoryStore::default();
+    keyed(&store, 1, 5);
+    store.advance(palisade_state::limits::IDEMPOTENCY_MS - 1);
+    assert!(matches!(keyed(&store, 1, 6).verdict, Some(Verdict::Replayed(_))));
+    store.advance(1);
+    assert!(matches!(keyed(&store, 1, 6).verdict, Some(Verdict::Applied(_))));
+}
+
+#[test]
+fn limits_name_what_is_too_large() {
+    let store = MemoryStore::default();
+    let mut tx = Tx::new(store.view());
+    let big = pet(&"x".repeat(VALUE_BYTES_MAX), 1);
+    let error = tx.put(&PETS, &key("rex"), &big).unwrap_err();
+    assert!(error.to_string().contains("a record of table pets"), "{error}");
+    let error = tx.put(&PETS, &"k".repeat(1025), &pet("a", 1)).unwrap_err();
+    assert!(error.to_string().contains("a key of table pets"), "{error}");
+    for n in 0..=TXN_WRITES_MAX {
+        tx.put(&PETS, &n.to_string(), &pet("a", 1)).unwrap();
+    }
+    let error = tx.build().unwrap_err();
+    assert!(error.to_string().contains("a transaction's writes"), "{error}");
+}
+
+#[test]
+fn work_of_a_bad_kind_or_key_is_refused() {
+    let mut tx = Tx::new(MemoryStore::default().view());
+    assert!(tx.enqueue("Bad Kind", "k").is_err());
+    assert!(tx.enqueue("ok", "").is_err());
+    assert!(tx.enqueue("ok", &"k".repeat(513)).is_err());
+    assert!(tx.enqueue("ok", &"k".repeat(512)).is_ok());
+}
+
+#[test]
+fn events_and_audit_follow_commit_order() {
+    let store = MemoryStore::default();
+    for n in 0..5 {
+        write(&store, |tx| {
+            tx.publish("a", "", format!("x/{n}"), &serde_json::json!({}));
+            tx.publish("b", "", format!("x/{n}"), &serde_json::json!({}));
+            tx.audit(AuditDraft { actor: "ada".into(), ..AuditDraft::default() });
+            Ok(())
+        });
+    }
+    let view = store.view();
+    let seqs: Vec<u64> = view.events(1).map(|(seq, _)| seq).collect();
+    assert_eq!(seqs, (1..=10).collect::<Vec<_>>());
+    let places: Vec<(u64, u32)> = view.events(1).map(|(_, e)| (e.revision, e.n)).collect();
+    assert!(places.is_sorted() && places[1].1 == 1);
+    assert_eq!(view.audit(1).count(), 5);
+    view.verify_audit().unwrap();
+}
