@@ -6,7 +6,17 @@ use palisade_proto::agent as wire;
 
 /// The cluster's epoch, then the Raft term, then the log index.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
 )]
 pub struct Fence {
     /// Raised by each restore or recovery.

@@ -65,7 +65,9 @@ pub enum JoinError {
     #[error(transparent)]
     Pin(#[from] PinError),
     /// No pin was given.
-    #[error("no --pin was given; the agent sends its token only to a server it can recognise: use the command that `palisade token create` printed")]
+    #[error(
+        "no --pin was given; the agent sends its token only to a server it can recognise: use the command that `palisade token create` printed"
+    )]
     NoPin,
     /// No server was given.
     #[error("no --server was given; give host:port of a replica's gateway")]
@@ -87,7 +89,9 @@ pub enum JoinError {
         advice: &'static str,
     },
     /// No server gave an answer.
-    #[error("no server completed the join; the last answer was: {message}; run the same command again, the same token stays good for this node")]
+    #[error(
+        "no server completed the join; the last answer was: {message}; run the same command again, the same token stays good for this node"
+    )]
     Unavailable {
         /// The last server's words.
         message: String,
@@ -166,9 +170,7 @@ async fn ask(
             match ask_one(rt, server, pins, token, request).await {
                 Ok(answer) => return Ok(answer),
                 // Tried again elsewhere: it is about this server, or this moment.
-                Err(
-                    error @ (JoinError::Connect(_) | JoinError::Unavailable { .. }),
-                ) => {
+                Err(error @ (JoinError::Connect(_) | JoinError::Unavailable { .. })) => {
                     tracing::warn!(server, error = %error, "join attempt failed");
                     last = Some(error);
                 }

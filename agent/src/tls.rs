@@ -35,7 +35,9 @@ pub struct Pin([u8; 32]);
 
 /// A text is not a pin.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("`{0}` is not a pin; expected sha256/ and 44 characters of base64, as `palisade token create` prints it")]
+#[error(
+    "`{0}` is not a pin; expected sha256/ and 44 characters of base64, as `palisade token create` prints it"
+)]
 pub struct PinError(String);
 
 impl Pin {
@@ -144,11 +146,8 @@ pub(crate) fn join_config(
     pins: Vec<Pin>,
 ) -> Result<(Arc<ClientConfig>, Arc<PinVerifier>), ConnectError> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = Arc::new(PinVerifier {
-        pins,
-        provider: provider.clone(),
-        presented: Slot::default(),
-    });
+    let verifier =
+        Arc::new(PinVerifier { pins, provider: provider.clone(), presented: Slot::default() });
     let mut config = base(provider)?
         .dangerous()
         .with_custom_certificate_verifier(verifier.clone())
@@ -181,10 +180,9 @@ pub(crate) async fn connect(
     limit: Duration,
 ) -> Result<Channel, ConnectError> {
     match timeout(rt, limit, handshake(server, config)).await {
-        None => Err(ConnectError::Timeout {
-            server: server.to_owned(),
-            waited_ms: limit.as_millis(),
-        }),
+        None => {
+            Err(ConnectError::Timeout { server: server.to_owned(), waited_ms: limit.as_millis() })
+        }
         Some(stream) => channel(server, stream?).await,
     }
 }
@@ -256,8 +254,7 @@ impl PinVerifier {
         let anchors: Vec<_> = rest.iter().filter(|der| pinned(der)).collect();
         if anchors.is_empty() {
             let all = std::iter::once(leaf).chain(rest).filter_map(Pin::of_certificate);
-            self.presented
-                .put(all.map(|pin| pin.to_string()).collect::<Vec<_>>().join(", "));
+            self.presented.put(all.map(|pin| pin.to_string()).collect::<Vec<_>>().join(", "));
             return Err(rustls::Error::InvalidCertificate(
                 rustls::CertificateError::ApplicationVerificationFailure,
             ));

@@ -1,0 +1,125 @@
+//! The daemon: `palisade agent run`. Puts the parts together and runs until it is told to stop.
+//! Its end, wanted or not, ends no instance.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures::future::select;
+
+use crate::{
+    config::{Config, ConfigError, Layout},
+    driver::{ProcessDriver, SharedDriver, ShimCommand},
+    engine::{Drivers, Engine, Parts},
+    health::NetProber,
+    identity::{Identity, IdentityError},
+    inventory,
+    lock::{DirLock, LockError},
+    port::Rt,
+    session::{GrpcTransport, Session},
+    spec::{FileSpecStore, SpecError},
+};
+
+/// What the daemon needs.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// The configuration, from [`Config::load`] and the command line.
+    pub config: Config,
+    /// How this program is run as the shim; normally [`ShimCommand::current`].
+    pub shim: ShimCommand,
+    /// The version of this program.
+    pub agent_version: String,
+}
+
+/// Why the daemon does not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The configuration cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data directory is in use.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The identity cannot be read.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The node has not joined.
+    #[error(
+        "{dir} holds no identity: run `palisade agent join` first, with the command that `palisade token create` prints"
+    )]
+    NotJoined {
+        /// The data directory.
+        dir: String,
+    },
+    /// The stored spec cannot be used.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+}
+
+/// Runs until `stop` is ready. Instances go on.
+///
+/// # Errors
+/// When it cannot begin; once it runs it does not give up by itself.
+pub async fn run(
+    rt: &Rt,
+    options: RunOptions,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<(), RunError> {
+    let RunOptions { config, shim, agent_version } = options;
+    config.check()?;
+    let _lock = DirLock::acquire(&config.data_dir)?;
+    let identity = Identity::load(&config.data_dir)?
+        .ok_or_else(|| RunError::NotJoined { dir: config.data_dir.display().to_string() })?;
+    let layout = Layout::new(&config.data_dir);
+    let process: SharedDriver = Arc::new(ProcessDriver::new(layout.instances(), shim));
+    let drivers: Drivers = Arc::new(BTreeMap::from([(process.name().to_owned(), process)]));
+    let facts = {
+        let mut config = config.clone();
+        if config.servers.is_empty() {
+            config.servers.clone_from(&identity.servers);
+        }
+        let all: Vec<SharedDriver> = drivers.values().cloned().collect();
+        // What drivers can enforce is found by trying, once.
+        let first = inventory::with_drivers(&config, &all);
+        move || crate::inventory::refresh(&config, &first)
+    };
+    let address = facts().address;
+    let parts = Parts {
+        rt: rt.clone(),
+        drivers: drivers.clone(),
+        store: Arc::new(FileSpecStore::new(layout.spec())),
+        prober: Arc::new(NetProber::new(&address, drivers.clone())),
+        node: identity.node_name.clone(),
+    };
+    let (engine, handle) = Engine::open(parts).await?;
+    tracing::info!(
+        node = %identity.node_id,
+        name = %identity.node_name,
+        dir = %config.data_dir.display(),
+        "agent runs"
+    );
+    let session = Session {
+        rt: rt.clone(),
+        transport: Arc::new(GrpcTransport::new(rt.clone())),
+        engine: handle,
+        drivers,
+        data_dir: config.data_dir.clone(),
+        agent_version,
+        incarnation: format!("{:016x}{:016x}", rt.random(), rt.random()),
+        inventory: Arc::new(facts),
+        identity,
+    };
+    let talk = async {
+        if session.identity.revoked {
+            tracing::error!(
+                "this node was revoked; instances go on; run `palisade agent join` with a new token"
+            );
+        } else {
+            session.run().await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let (engine, talk) = (std::pin::pin!(engine.run()), std::pin::pin!(talk));
+    select(std::pin::pin!(stop), select(engine, talk)).await;
+    tracing::info!("agent stops; its instances go on");
+    Ok(())
+}

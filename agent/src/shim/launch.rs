@@ -1,0 +1,155 @@
+//! The last stage before the workload: everything that a process must do to itself.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, Write},
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use super::now_ms;
+use crate::{
+    driver::{
+        Cgroup, InstanceDir, LaunchError, Limits, Problem, ProcessId, RunConfig, RunState,
+        exec_problem, lookup_user, read_json, resolve_command,
+    },
+    durable,
+};
+
+/// Becomes the workload, or tells the shim through standard input why not.
+pub(super) fn become_workload(dir: &InstanceDir) -> io::Error {
+    // Closes itself when exec succeeds.
+    let report = match rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) {
+        Ok(fd) => fd,
+        Err(error) => return error.into(),
+    };
+    let problem = match prepare(dir) {
+        Ok((file, mut command)) => exec_problem(&file, &command.exec()),
+        Err(problem) => problem,
+    };
+    let text = serde_json::to_vec(&problem).unwrap_or_default();
+    let _ = File::from(report).write_all(&text);
+    io::Error::other(problem.to_string())
+}
+
+/// Becomes a command in the workload's environment, for health checks.
+pub(super) fn become_command(dir: &InstanceDir, argv: &[OsString]) -> io::Error {
+    let run = || -> Result<io::Error, Problem> {
+        let mut config = config(dir)?;
+        config.command = argv.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+        let state = read_json::<RunState>(&dir.state()).ok().flatten();
+        let _ = Cgroup::enter(&state.map(|state| state.cgroups).unwrap_or_default());
+        let (file, mut command) = command(&config)?;
+        Ok(io::Error::other(exec_problem(&file, &command.exec()).to_string()))
+    };
+    run().unwrap_or_else(|problem| io::Error::other(problem.to_string()))
+}
+
+fn config(dir: &InstanceDir) -> Result<RunConfig, Problem> {
+    match read_json::<RunConfig>(&dir.run()) {
+        Ok(Some(config)) => Ok(config),
+        Ok(None) => Err(Problem::new("START_FAILED", "run.json is not there")),
+        Err(error) => Err(Problem::new("START_FAILED", error.to_string())),
+    }
+}
+
+fn prepare(dir: &InstanceDir) -> Result<(PathBuf, Command), Problem> {
+    let failed =
+        |what: &str, error: io::Error| Problem::new("START_FAILED", format!("{what}: {error}"));
+    let config = config(dir)?;
+    rustix::process::setsid().map_err(|error| failed("cannot begin a session", error.into()))?;
+    let (file, command) = command(&config)?;
+    let mut cgroup = Cgroup::create(&config.id, &config.limits);
+    if let Err(error) = Cgroup::enter(&cgroup.dirs) {
+        cgroup.not_enforced.push(format!("control group: {error}"));
+    }
+    limit(&config.limits, &mut cgroup);
+    let process = ProcessId::of(std::process::id());
+    let shim = rustix::process::getppid()
+        .map_or(0, |pid| u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0));
+    let state = RunState {
+        run: config.run,
+        process: process.map_err(|error| failed("cannot read /proc", error))?,
+        shim: ProcessId::of(shim).map_err(|error| failed("cannot read /proc", error))?,
+        started_at_ms: now_ms(),
+        cgroups: cgroup.dirs,
+        not_enforced: cgroup.not_enforced,
+    };
+    let text = serde_json::to_vec_pretty(&state)
+        .map_err(|error| failed("cannot encode the state", error.into()))?;
+    durable::replace(&dir.state(), &text, 0o600)
+        .map_err(|error| failed("cannot record the process", error))?;
+    Ok((file, command))
+}
+
+/// Where there is no control group for memory, a limit per process is better than none.
+fn limit(limits: &Limits, cgroup: &mut Cgroup) {
+    let missing = cgroup
+        .not_enforced
+        .iter()
+        .any(|text| text.starts_with("memory: ") || text.starts_with("control group: "));
+    if limits.memory_bytes == 0 || !missing {
+        return;
+    }
+    let both = Rlimit { current: Some(limits.memory_bytes), maximum: Some(limits.memory_bytes) };
+    if let Err(error) = setrlimit(Resource::Data, both) {
+        cgroup.not_enforced.push(format!("rlimit data: {error}"));
+    }
+}
+
+fn command(config: &RunConfig) -> Result<(PathBuf, Command), LaunchError> {
+    let dir = &config.working_dir;
+    if !dir.is_dir() {
+        return Err(Problem::new(
+            "WORKING_DIR_MISSING",
+            format!("the working directory {} does not exist on this node", dir.display()),
+        ));
+    }
+    let path = config.env.get("PATH").map_or("", String::as_str);
+    let (name, args) = config
+        .command
+        .split_first()
+        .ok_or_else(|| Problem::new("INVALID_SPEC", "the command is empty"))?;
+    let file = resolve_command(name, path, dir)?;
+    let mut command = Command::new(&file);
+    command
+        .arg0(name)
+        .args(args)
+        .env_clear()
+        .envs(&config.env)
+        .current_dir(dir)
+        .stdin(Stdio::null());
+    as_user(&mut command, &config.user)?;
+    Ok((file, command))
+}
+
+fn as_user(command: &mut Command, name: &str) -> Result<(), Problem> {
+    if name.is_empty() {
+        return Ok(());
+    }
+    let Some(user) = lookup_user(name) else {
+        return Err(Problem::new(
+            "USER_UNKNOWN",
+            format!("the user `{name}` does not exist on this node"),
+        ));
+    };
+    let me = rustix::process::geteuid();
+    if me.as_raw() == user.uid {
+        return Ok(());
+    }
+    if !me.is_root() {
+        return Err(Problem::new(
+            "USER_NEEDS_ROOT",
+            format!(
+                "the instance is to run as `{name}`, but the agent runs as user {} and only root may change users",
+                me.as_raw()
+            ),
+        ));
+    }
+    command.uid(user.uid).gid(user.gid);
+    Ok(())
+}
