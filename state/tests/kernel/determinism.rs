@@ -14,7 +14,7 @@ fn txn(n: u64, key: u8) -> Command {
     // Built on an empty view: point checks of version 0 make some of them conflict, which must be
     // the same everywhere too.
     let mut tx = Tx::new(Machine::default().published().view());
-    if key % 3 == 0 {
+    if key.is_multiple_of(3) {
         tx.delete(&T, &key.to_string()).unwrap();
     } else {
         tx.put(&T, &format!("{key}-{}", n % 7), &n).unwrap();
@@ -44,7 +44,7 @@ fn log(steps: &[(u8, u8, u16)]) -> Vec<(Position, Entry)> {
                     role: Role::Controllers.into(),
                     singletons: vec!["one".into()],
                     draining: false,
-                    sharded: key % 2 == 0,
+                    sharded: key.is_multiple_of(2),
                 })
                 .into(),
             ],
