@@ -1,1 +1,0 @@
-//! The binary from outside.
