@@ -1,1 +1,149 @@
-//! The iam module.
+//! Who calls, and what they may do: API tokens, client certificates and roles.
+//!
+//! # Invariants
+//! - `IAM-1` Whatever is wrong with a credential, the answer is the same.
+//! - `IAM-2` Of a token's secret only the SHA-256 is known to the cluster.
+//! - `IAM-3` While any cluster-admin token is valid, revoking leaves one that is.
+
+mod access;
+mod methods;
+mod records;
+mod roles;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use palisade_contract::{
+    Catalog, Code, Context, Error, Finding, Method, Migration, Module, Principal, Resource, Result,
+    ports::{Access, Credential},
+};
+use palisade_state::{Tx, View};
+
+pub use methods::{CreateToken, ListTokens, RevokeToken, TokenRecord, Whoami};
+pub use records::{PRINCIPALS, PrincipalRow};
+pub use roles::{ROLES, Role, may};
+
+/// The first cluster-admin token, of which `palisade init` showed the secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bootstrap {
+    /// Its id: the part of its text between `pal_` and the secret.
+    pub token_id: String,
+    /// SHA-256 of the secret's 32 bytes, in lower-case hexadecimal.
+    pub secret_sha256: String,
+}
+
+/// The module `iam`.
+pub struct Iam {
+    bootstrap: Option<Bootstrap>,
+    port: Arc<Port>,
+}
+
+/// What fills `ports.access`.
+struct Port;
+
+impl Iam {
+    /// The module. Without a bootstrap it makes no first token.
+    #[must_use]
+    pub fn new(bootstrap: impl Into<Option<Bootstrap>>) -> Self {
+        Self { bootstrap: bootstrap.into(), port: Arc::new(Port) }
+    }
+
+    /// The port that it fills at its start.
+    #[must_use]
+    pub fn access(&self) -> Arc<dyn Access> {
+        self.port.clone()
+    }
+}
+
+impl Module for Iam {
+    fn name(&self) -> &'static str {
+        "iam"
+    }
+
+    fn migrations(&self) -> Vec<Migration> {
+        let Some(bootstrap) = self.bootstrap.clone() else { return vec![] };
+        vec![Migration {
+            name: "iam/0001_bootstrap",
+            run: Arc::new(move |tx: &mut Tx| first_token(tx, &bootstrap)),
+        }]
+    }
+
+    fn methods(&self) -> Vec<Method> {
+        methods::methods()
+    }
+
+    fn catalog(&self) -> Catalog {
+        Catalog {
+            actions: vec![
+                "compute:api-tokens:read",
+                "compute:api-tokens:write",
+                "compute:auth:read",
+            ],
+            resource_types: vec!["api-token", "principal"],
+        }
+    }
+
+    fn self_check(&self, _cx: &Context, view: &View) -> Result<Vec<Finding>> {
+        methods::findings(view)
+    }
+
+    fn start<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match cx.ports.access.get() {
+                // Started before; a port of somebody else's is a mistake of the composition.
+                Ok(filled) if same(filled, &self.port) => Ok(()),
+                _ => cx.ports.access.fill(self.port.clone()),
+            }
+        })
+    }
+}
+
+fn same(filled: &Arc<dyn Access>, own: &Arc<Port>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(filled), Arc::as_ptr(own))
+}
+
+impl Access for Port {
+    fn authenticate(&self, view: &View, credential: &Credential) -> Result<Principal> {
+        access::authenticate(view, credential)
+    }
+
+    fn authorize(
+        &self,
+        _view: &View,
+        principal: &Principal,
+        action: &str,
+        resource: &Resource,
+    ) -> Result<()> {
+        access::authorize(principal, action, resource)
+    }
+}
+
+fn first_token(tx: &mut Tx, bootstrap: &Bootstrap) -> Result<()> {
+    let Bootstrap { token_id, secret_sha256 } = bootstrap;
+    if !records::is_token_id(token_id) || !records::is_sha256_hex(secret_sha256) {
+        return Err(Error::new(
+            Code::InvalidConfig,
+            "the bootstrap token is malformed: its id or the SHA-256 of its secret cannot be read",
+        )
+        .hint("look at bootstrap.json in the replica's directory; `palisade init` writes it"));
+    }
+    if tx.get(&records::API_TOKENS, token_id)?.is_some() {
+        return Ok(());
+    }
+    let row = records::TokenRow {
+        id: token_id.clone(),
+        secret_sha256: secret_sha256.clone(),
+        name: "bootstrap".to_owned(),
+        roles: vec![Role::ClusterAdmin.word().to_owned()],
+        tenant: String::new(),
+        created_by: "init".to_owned(),
+        created_at_ms: tx.view().clock().wall_ms,
+        ttl_ms: None,
+        expires_ms: None,
+        revoked: None,
+    };
+    Ok(tx.put(&records::API_TOKENS, token_id, &row)?)
+}

@@ -1,0 +1,351 @@
+//! The methods `apiTokens.*` and `auth.whoami`, and what an operator could mend. The caller makes a
+//! token's secret and sends its hash alone.
+
+use palisade_contract::{
+    Check, Code, Error, Finding, Method, MethodContext, Problems, Resource, Result, Severity, Verb,
+    id::{NAME_RULE, is_name},
+    input::{Nothing, nearest},
+};
+use palisade_state::{Tx, Versioned, View};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{
+    records::{API_TOKENS, Revocation, TokenRow, is_sha256_hex, mint_id, rfc3339},
+    roles::{ROLES, Role},
+};
+
+const TTL_SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
+/// Logical milliseconds for which a token is remembered after its end.
+const KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1000;
+/// Tokens that one creation forgets at most.
+const FORGET_MAX: usize = 100;
+/// Logical milliseconds before the end of the last way in at which to say so.
+const EXPIRING_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+
+/// Input of `apiTokens.create`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CreateToken {
+    /// SHA-256 of the secret's 32 bytes (not of their text), in lower-case hexadecimal.
+    pub secret_sha256: String,
+    /// What to call it; unique among tokens that are not revoked.
+    pub name: String,
+    /// Its roles: viewer, operator, tenant-admin, cluster-admin.
+    pub roles: Vec<String>,
+    /// The tenant to bind it to; absent: none.
+    #[serde(default)]
+    pub tenant: Option<String>,
+    /// How long it is valid; absent: until it is revoked.
+    #[serde(default)]
+    pub ttl_seconds: Option<u64>,
+}
+
+impl Check for CreateToken {
+    fn check(&self, at: &str, problems: &mut Problems) {
+        if !is_sha256_hex(&self.secret_sha256) {
+            problems.add(
+                format!("{at}/secretSha256"),
+                "must be 64 lower-case hexadecimal digits: the SHA-256 of the secret's 32 bytes",
+            );
+        }
+        if !is_name(&self.name) {
+            problems.add(format!("{at}/name"), format!("must have {NAME_RULE}"));
+        }
+        if self.tenant.as_ref().is_some_and(|tenant| !is_name(tenant)) {
+            problems.add(format!("{at}/tenant"), format!("must have {NAME_RULE}"));
+        }
+        if self.ttl_seconds.is_some_and(|ttl| !(1..=TTL_SECONDS_MAX).contains(&ttl)) {
+            problems.add(format!("{at}/ttlSeconds"), format!("must be 1 to {TTL_SECONDS_MAX}"));
+        }
+        if self.roles.is_empty() {
+            problems.add(format!("{at}/roles"), "must name at least one role");
+        }
+        for (position, word) in self.roles.iter().enumerate() {
+            self.check_role(word, &format!("{at}/roles/{position}"), problems);
+        }
+    }
+}
+
+impl CreateToken {
+    fn check_role(&self, word: &str, at: &str, problems: &mut Problems) {
+        let known = || ROLES.into_iter().map(Role::word);
+        match Role::parse(word) {
+            Some(Role::TenantAdmin) if self.tenant.is_none() => {
+                problems.add(at, "tenant-admin needs a tenant");
+            }
+            Some(Role::ClusterAdmin) if self.tenant.is_some() => {
+                problems.add(at, "cluster-admin cannot be bound to a tenant; use tenant-admin");
+            }
+            Some(_) => {}
+            None => {
+                let all = known().collect::<Vec<_>>().join(", ");
+                let near = nearest(word, known())
+                    .map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+                problems.add(at, format!("must be one of {all}{near}"));
+            }
+        }
+    }
+}
+
+/// Input of `apiTokens.list`.
+pub type ListTokens = Nothing;
+
+/// Input of `apiTokens.revoke`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RevokeToken {
+    /// Its id or name.
+    pub token: String,
+}
+
+impl Check for RevokeToken {}
+
+/// An API token as REST shows it; without its secret, which the cluster never had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenRecord {
+    /// Its id: the part of its text between `pal_` and the secret.
+    pub id: String,
+    /// What its maker calls it.
+    pub name: String,
+    /// Its roles.
+    pub roles: Vec<String>,
+    /// The tenant that it is bound to; empty: none.
+    pub tenant: String,
+    /// `active`, `expired` or `revoked`.
+    pub status: String,
+    /// Who made it.
+    pub created_by: String,
+    /// When.
+    pub created_at: String,
+    /// When it ends; absent: not by itself.
+    pub expires_at: Option<String>,
+    /// When it was revoked, and by whom.
+    pub revoked: Option<String>,
+    /// The revision of its record; 0 in the answer to the call that changes it, whose own revision
+    /// is the answer's.
+    pub revision: u64,
+}
+
+/// Who the caller is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Whoami {
+    /// `token/<id>` or `user/<name>`.
+    pub name: String,
+    /// Its roles.
+    pub roles: Vec<String>,
+    /// The tenant that it is bound to; empty: none.
+    pub tenant: String,
+}
+
+/// The methods, in the order of their documentation.
+pub(crate) fn methods() -> Vec<Method> {
+    let on = |value: &Value| {
+        let id = value.get("token").or_else(|| value.get("name"));
+        // Tokens are the cluster's, whomever they let in: a tenant makes none for itself.
+        Resource::cluster("api-token", id.and_then(Value::as_str).unwrap_or_default())
+    };
+    vec![
+        Method::mutation("apiTokens", "create", "compute:api-tokens:write", create)
+            .summary("Makes an API token; the caller keeps its secret.")
+            .rest(Verb::Post, "/api-tokens")
+            .on(on),
+        Method::query("apiTokens", "list", "compute:api-tokens:read", list)
+            .summary("Lists the API tokens, without secrets.")
+            .rest(Verb::Get, "/api-tokens")
+            .list()
+            .on(on),
+        Method::mutation("apiTokens", "revoke", "compute:api-tokens:write", revoke)
+            .summary("Takes an API token back, at once.")
+            .rest(Verb::Delete, "/api-tokens/{token}")
+            .on(on),
+        Method::query("auth", "whoami", "compute:auth:read", whoami)
+            .summary("Says who the caller is and which roles it has.")
+            .rest(Verb::Get, "/auth/whoami")
+            .on(|_| Resource::cluster("principal", "self")),
+    ]
+}
+
+fn whoami(cx: &MethodContext, _view: &View, _input: Nothing) -> Result<Whoami> {
+    let principal = cx.principal.clone();
+    Ok(Whoami { name: principal.name, roles: principal.roles, tenant: principal.tenant })
+}
+
+fn create(cx: &MethodContext, tx: &mut Tx, input: CreateToken) -> Result<TokenRecord> {
+    let clock = tx.view().clock();
+    if let Some((taken, _)) = tx.by_index(&API_TOKENS, "name", &input.name)?.into_iter().next() {
+        return Err(Error::new(
+            Code::Conflict,
+            format!("there is an API token {:?} already, with id {taken}", input.name),
+        )
+        .hint("choose another name, or revoke that one first"));
+    }
+    let id = mint_id(&*cx.context.rt);
+    if tx.get(&API_TOKENS, &id)?.is_some() {
+        return Err(Error::new(Code::Conflict, "a new id was taken already").hint("try again"));
+    }
+    let ttl_ms = input.ttl_seconds.map(|ttl| ttl.saturating_mul(1000));
+    let row = TokenRow {
+        id: id.clone(),
+        secret_sha256: input.secret_sha256,
+        name: input.name,
+        roles: input.roles,
+        tenant: input.tenant.unwrap_or_default(),
+        created_by: cx.principal.name.clone(),
+        created_at_ms: clock.wall_ms,
+        ttl_ms,
+        expires_ms: ttl_ms.map(|ttl_ms| clock.now_ms.saturating_add(ttl_ms)),
+        revoked: None,
+    };
+    tx.put(&API_TOKENS, &id, &row)?;
+    forget_old(tx, &id)?;
+    let data = json!({"token": id, "name": row.name, "roles": row.roles, "by": row.created_by});
+    tx.publish("api-token.created", &row.tenant, format!("api-token/{id}"), &data);
+    Ok(record(&row, clock.now_ms, 0))
+}
+
+/// Forgets some tokens that ended long ago.
+fn forget_old(tx: &mut Tx, newest: &str) -> Result<()> {
+    let now_ms = tx.view().clock().now_ms;
+    let ended_ms = |row: &TokenRow| {
+        row.revoked.as_ref().map(|revoked| revoked.at_logical_ms).or(row.expires_ms)
+    };
+    let old: Vec<String> = API_TOKENS
+        .all(tx.view())?
+        .into_iter()
+        .filter(|(id, found)| {
+            let ended_ms = ended_ms(&found.value);
+            id != newest && ended_ms.is_some_and(|at| at.saturating_add(KEPT_MS) <= now_ms)
+        })
+        .map(|(id, _)| id)
+        .take(FORGET_MAX)
+        .collect();
+    for id in old {
+        tx.delete(&API_TOKENS, &id)?;
+    }
+    Ok(())
+}
+
+fn list(_cx: &MethodContext, view: &View, _input: ListTokens) -> Result<Vec<TokenRecord>> {
+    let now_ms = view.clock().now_ms;
+    let all = API_TOKENS.all(view)?.into_iter();
+    Ok(all.map(|(_, found)| record(&found.value, now_ms, found.stamp.modified_rev)).collect())
+}
+
+fn find(tx: &mut Tx, id_or_name: &str) -> Result<Versioned<TokenRow>> {
+    if let Some(found) = tx.get_versioned(&API_TOKENS, &id_or_name.to_owned())? {
+        return Ok(found);
+    }
+    let named = tx.by_index(&API_TOKENS, "name", id_or_name)?.into_iter().next();
+    let found = match named {
+        Some((id, _)) => tx.get_versioned(&API_TOKENS, &id)?,
+        None => None,
+    };
+    found.ok_or_else(|| {
+        Error::not_found("API token", id_or_name).hint("`palisade auth token ls` shows all")
+    })
+}
+
+fn revoke(cx: &MethodContext, tx: &mut Tx, input: RevokeToken) -> Result<TokenRecord> {
+    let found = find(tx, &input.token)?;
+    cx.check_if_match(found.stamp.modified_rev)?;
+    let clock = tx.view().clock();
+    let mut row = found.value;
+    if row.revoked.is_some() {
+        return Ok(record(&row, clock.now_ms, found.stamp.modified_rev));
+    }
+    if row.is_valid(clock.now_ms) && row.is_cluster_admin() {
+        keep_one_admin(tx, &row.id, clock.now_ms)?;
+    }
+    row.revoked = Some(Revocation {
+        by: cx.principal.name.clone(),
+        at_ms: clock.wall_ms,
+        at_logical_ms: clock.now_ms,
+    });
+    tx.put(&API_TOKENS, &row.id.clone(), &row)?;
+    let data = json!({"token": row.id, "name": row.name, "by": cx.principal.name});
+    tx.publish("api-token.revoked", &row.tenant, format!("api-token/{}", row.id), &data);
+    Ok(record(&row, clock.now_ms, 0))
+}
+
+/// Refuses to revoke the last way in (`IAM-3`). The scan is part of what the kernel checks, so that
+/// two revocations at once cannot each count on the other's token.
+fn keep_one_admin(tx: &mut Tx, revoked: &str, now_ms: u64) -> Result<()> {
+    let another = tx
+        .scan(&API_TOKENS, &[])?
+        .into_iter()
+        .any(|(id, row)| id != revoked && row.is_cluster_admin() && row.is_valid(now_ms));
+    if another {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::InvalidState,
+        format!(
+            "API token {revoked} is the last valid one with the role cluster-admin: without it \
+             nobody could make another"
+        ),
+    )
+    .hint("make a new one first: `palisade auth token create --role cluster-admin`"))
+}
+
+fn record(row: &TokenRow, now_ms: u64, revision: u64) -> TokenRecord {
+    let status = match &row.revoked {
+        Some(_) => "revoked",
+        None if !row.is_valid(now_ms) => "expired",
+        None => "active",
+    };
+    TokenRecord {
+        id: row.id.clone(),
+        name: row.name.clone(),
+        roles: row.roles.clone(),
+        tenant: row.tenant.clone(),
+        status: status.to_owned(),
+        created_by: row.created_by.clone(),
+        created_at: rfc3339(row.created_at_ms),
+        expires_at: row.ttl_ms.map(|ttl_ms| rfc3339(row.created_at_ms.saturating_add(ttl_ms))),
+        revoked: row
+            .revoked
+            .as_ref()
+            .map(|revoked| format!("{} ({})", rfc3339(revoked.at_ms), revoked.by)),
+        revision,
+    }
+}
+
+/// What an operator could mend.
+pub(crate) fn findings(view: &View) -> Result<Vec<Finding>> {
+    let now_ms = view.clock().now_ms;
+    let admins: Vec<TokenRow> = API_TOKENS
+        .all(view)?
+        .into_iter()
+        .map(|(_, found)| found.value)
+        .filter(|row| row.is_cluster_admin() && row.is_valid(now_ms))
+        .collect();
+    let finding = |check: &str, severity, message: String| Finding {
+        check: check.to_owned(),
+        severity,
+        message,
+        fix: "make one that lasts: `palisade auth token create --role cluster-admin`, with the \
+              certificate of `admin` if no token is left"
+            .to_owned(),
+        count: None,
+    };
+    let lasting = admins
+        .iter()
+        .any(|row| row.expires_ms.is_none_or(|at| at.saturating_sub(now_ms) > EXPIRING_MS));
+    Ok(match admins.len() {
+        0 => vec![finding(
+            "api-tokens.no-admin",
+            Severity::Warning,
+            "no valid API token has the role cluster-admin".to_owned(),
+        )],
+        _ if !lasting => vec![finding(
+            "api-tokens.admin-expiring",
+            Severity::Warning,
+            "every API token with the role cluster-admin ends within 7 days".to_owned(),
+        )],
+        _ => vec![],
+    })
+}
