@@ -1,4 +1,46 @@
 //! Consensus: openraft, log and snapshots on disk, peers over tonic.
+//!
+//! [`Replica`] is one member of the cluster and the rest of Palisade's way to state: it implements
+//! [`palisade_state::Store`]. A caller gives it a directory, an identity and certificates; several of them, told
+//! of each other by [`Replica::form`], are a cluster.
+//!
+//! **Architecture invariant:** openraft's types do not leave this crate (but for the runtime parameter, which only a
+//! simulation names). This crate knows no HTTP and issues no certificate.
+
 pub mod disk;
 pub mod snapshot_file;
 pub mod wal;
+
+mod detector;
+mod fault;
+mod forward;
+mod identity;
+mod leadership;
+mod log_store;
+mod machine;
+mod metrics;
+mod network;
+mod offload;
+mod options;
+pub mod peer;
+mod peers;
+mod progress;
+mod proposer;
+mod reads;
+mod refusal;
+mod replica;
+mod runtime;
+mod snapshots;
+mod start;
+mod stop;
+mod types;
+
+pub use identity::{Identity, IdentityError};
+pub use metrics::{Cause, Metrics};
+pub use offload::Disk;
+pub use options::{FormError, LogSizes, Member, ReplicaOptions, StartError, Tuning, Wires};
+pub use peer::{PeerTls, TlsError};
+pub use replica::Replica;
+pub use runtime::TokioRuntime;
+pub use snapshots::SnapshotsError;
+pub use types::TokioExecutor;

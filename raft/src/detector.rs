@@ -1,0 +1,244 @@
+//! Finding out early that the leader is gone.
+//!
+//! openraft's own timers wait for the leader's lease and then for an election time-out: 1.5 to 2 s. Two detectors are
+//! faster: the port of the leader refuses (its process is gone), or nothing came from it for a while. Either way this
+//! follower drops its lease for *exactly that leader's vote* and stands for election with a pre-vote.
+//!
+//! # Invariants
+//! - `FAIL-1` A false alarm costs nothing but messages: a pre-vote needs a second follower that lost the leader too.
+//!   Reads never rely on leases, which the alarm would shorten.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use openraft::{
+    AsyncRuntime, RaftMetrics, ServerState, async_runtime::WatchReceiver,
+    raft::TransferLeaderRequest,
+};
+use palisade_state::Rt;
+use tokio::sync::mpsc;
+
+use crate::{
+    metrics::{Cause, CauseLabel, Metrics},
+    options::Tuning,
+    peer::{Probe, Transport},
+    types::{Raft, TypeConfig, Vote},
+};
+
+const PROBES: u32 = 15;
+const PROBE_EVERY: Duration = Duration::from_millis(5);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// A process that was itself late by this much knows nothing of the leader's silence.
+const LATE: Duration = Duration::from_millis(100);
+const SILENCE_GRACE: Duration = Duration::from_millis(40);
+const RANK_STEP: Duration = Duration::from_millis(80);
+const TRIES: u32 = 10;
+
+/// What was heard of the leader, and when.
+pub(crate) struct Detector {
+    rt: Rt,
+    heard_us: AtomicU64,
+    term: AtomicU64,
+    ended: mpsc::UnboundedSender<u64>,
+    campaigning: AtomicBool,
+}
+
+/// Word from the leader over one append stream.
+pub(crate) struct Word {
+    detector: Arc<Detector>,
+    leader: Option<u64>,
+}
+
+impl Word {
+    pub(crate) fn heard(&mut self, vote: &Vote) {
+        self.leader = Some(vote.leader_id.voted_for);
+        self.detector.heard(vote);
+    }
+}
+
+impl Drop for Word {
+    fn drop(&mut self) {
+        if let Some(leader) = self.leader {
+            let _ = self.detector.ended.send(leader);
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Detector {
+    /// A detector, and where it tells of streams that ended.
+    pub(crate) fn new(rt: Rt) -> (Arc<Self>, mpsc::UnboundedReceiver<u64>) {
+        let (ended, streams) = mpsc::unbounded_channel();
+        let detector = Self {
+            heard_us: AtomicU64::new(micros(rt.now())),
+            term: AtomicU64::new(0),
+            rt,
+            ended,
+            campaigning: AtomicBool::new(false),
+        };
+        (Arc::new(detector), streams)
+    }
+
+    /// Word from a leader; one of an older term is no word from *the* leader.
+    pub(crate) fn heard(&self, vote: &Vote) {
+        let term = vote.leader_id.term;
+        if vote.committed && self.term.fetch_max(term, Ordering::Relaxed) <= term {
+            self.touch();
+        }
+    }
+
+    fn touch(&self) {
+        self.heard_us.store(micros(self.rt.now()), Ordering::Relaxed);
+    }
+
+    fn silent_for(&self) -> Duration {
+        let heard = Duration::from_micros(self.heard_us.load(Ordering::Relaxed));
+        self.rt.now().saturating_sub(heard)
+    }
+
+    /// Follows one append stream; its end is told when the word is dropped.
+    pub(crate) fn stream(self: &Arc<Self>) -> Word {
+        Word { detector: self.clone(), leader: None }
+    }
+}
+
+/// What the two detectors work with.
+pub(crate) struct Watchdog<R: AsyncRuntime> {
+    pub(crate) raft: Raft<R>,
+    pub(crate) detector: Arc<Detector>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tuning: Tuning,
+    pub(crate) me: u64,
+}
+
+impl<R: AsyncRuntime> Clone for Watchdog<R> {
+    fn clone(&self) -> Self {
+        Self {
+            raft: self.raft.clone(),
+            detector: self.detector.clone(),
+            transport: self.transport.clone(),
+            metrics: self.metrics.clone(),
+            tuning: self.tuning.clone(),
+            me: self.me,
+        }
+    }
+}
+
+/// A follower's view of a leader that may be gone.
+struct Suspect {
+    vote: Vote,
+    leader: u64,
+    addr: String,
+    rank: u32,
+}
+
+/// Who would be suspected: the leader, if this replica follows it and votes.
+fn suspect<R: AsyncRuntime>(shown: &RaftMetrics<TypeConfig<R>>, me: u64) -> Option<Suspect> {
+    let leader = shown.current_leader.filter(|leader| *leader != me)?;
+    if shown.state != ServerState::Follower {
+        return None;
+    }
+    let membership = shown.membership_config.membership();
+    let mut others: Vec<u64> = membership.voter_ids().filter(|id| *id != leader).collect();
+    others.sort_unstable();
+    let rank = others.iter().position(|id| *id == me)?;
+    let addr = membership.get_node(&leader)?.peer_addr.clone();
+    Some(Suspect { vote: shown.vote, leader, addr, rank: u32::try_from(rank).unwrap_or(u32::MAX) })
+}
+
+impl<R: AsyncRuntime> Watchdog<R> {
+    fn rt(&self) -> &Rt {
+        &self.detector.rt
+    }
+
+    fn suspect(&self) -> Option<Suspect> {
+        suspect::<R>(&self.raft.metrics().borrow_watched(), self.me)
+    }
+
+    /// Looks at the leader's port whenever its append stream ends.
+    pub(crate) async fn watch_streams(self, mut ended: mpsc::UnboundedReceiver<u64>) {
+        while let Some(leader) = ended.recv().await {
+            while ended.try_recv().is_ok() {}
+            if !self.tuning.refused_means_gone {
+                continue;
+            }
+            let Some(suspect) = self.suspect().filter(|suspect| suspect.leader == leader) else {
+                continue;
+            };
+            if self.refuses(&suspect.addr).await {
+                self.campaign(suspect, Cause::Refused, Duration::ZERO).await;
+            }
+        }
+    }
+
+    /// A dying process closes its streams before its listener, so one look is not enough.
+    async fn refuses(&self, addr: &str) -> bool {
+        for _ in 0..PROBES {
+            if self.transport.probe(addr).await == Probe::Refused {
+                return true;
+            }
+            self.rt().sleep(PROBE_EVERY).await;
+        }
+        false
+    }
+
+    /// Watches the time since the last word.
+    pub(crate) async fn watch_silence(self) {
+        let Some(limit) = self.tuning.silence else {
+            return;
+        };
+        let mut due = self.rt().now() + LOOK_EVERY;
+        loop {
+            self.rt().sleep(LOOK_EVERY).await;
+            let now = self.rt().now();
+            let late = now.saturating_sub(due);
+            due = now + LOOK_EVERY;
+            if late > LATE {
+                self.detector.touch();
+                continue;
+            }
+            if self.detector.silent_for() < limit {
+                continue;
+            }
+            if let Some(suspect) = self.suspect() {
+                self.campaign(suspect, Cause::Silence, SILENCE_GRACE).await;
+            }
+            self.detector.touch();
+        }
+    }
+
+    async fn campaign(&self, suspect: Suspect, cause: Cause, grace: Duration) {
+        if self.detector.campaigning.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.metrics.elections.get_or_create(&CauseLabel { cause }).inc();
+        let (leader, term, rank) = (suspect.leader, suspect.vote.leader_id.term, suspect.rank);
+        tracing::warn!(leader, term, ?cause, rank, "the leader seems gone: standing for election");
+        let begun = self.rt().now();
+        // Addressed to another replica, it only ends the lease of this very vote here.
+        let drop_lease = TransferLeaderRequest::new(suspect.vote, leader, None);
+        let dropped = self.raft.handle_transfer_leader(drop_lease).await;
+        if !matches!(dropped, Ok(Ok(()))) {
+            tracing::debug!("the leader's lease was not dropped");
+        }
+        self.rt().sleep(grace + RANK_STEP * rank).await;
+        for _ in 0..TRIES {
+            let heard_since = self.rt().now().saturating_sub(begun) > self.detector.silent_for();
+            let moved_on = self.raft.metrics().borrow_watched().vote != suspect.vote;
+            if heard_since || moved_on || self.raft.trigger().elect(true).await.is_err() {
+                break;
+            }
+            self.rt().sleep(LOOK_EVERY).await;
+        }
+        self.detector.campaigning.store(false, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,126 @@
+//! Who leads, as this replica sees it, and who waits for a change.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use openraft::{AsyncRuntime, async_runtime::WatchReceiver};
+use palisade_state::Published;
+use tokio::sync::Notify;
+
+use crate::{
+    forward::Forwarder,
+    machine::Shared,
+    stop::Stop,
+    types::{Node, Raft, StoredMembership},
+};
+
+/// One moment's knowledge.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) term: u64,
+    pub(crate) leader: Option<u64>,
+    pub(crate) membership: Arc<StoredMembership>,
+}
+
+impl Seen {
+    /// Where a member is reached.
+    pub(crate) fn node(&self, id: u64) -> Option<&Node> {
+        self.membership.membership().get_node(&id)
+    }
+}
+
+/// Who leads.
+#[derive(Debug, Default)]
+pub(crate) struct Leadership {
+    seen: Mutex<Seen>,
+    changed: Notify,
+}
+
+impl Leadership {
+    fn held(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        self.held().clone()
+    }
+
+    pub(crate) fn leader(&self) -> Option<u64> {
+        self.held().leader
+    }
+
+    /// Waits until the leader or its term is another than in `from`.
+    pub(crate) async fn changed_from(&self, from: &Seen) {
+        loop {
+            let changed = self.changed.notified();
+            {
+                let now = self.held();
+                if now.leader != from.leader || now.term != from.term {
+                    return;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Takes over what `raft` shows; true when the leader is another one.
+    fn refresh<R: AsyncRuntime>(&self, raft: &Raft<R>) -> bool {
+        let now = {
+            let metrics = raft.server_metrics();
+            let shown = metrics.borrow_watched();
+            Seen {
+                term: shown.vote.leader_id.term,
+                leader: shown.current_leader,
+                membership: shown.membership_config.clone(),
+            }
+        };
+        let mut held = self.held();
+        let is_other = held.leader != now.leader || held.term != now.term;
+        *held = now;
+        drop(held);
+        if is_other {
+            self.changed.notify_waiters();
+        }
+        is_other
+    }
+}
+
+/// Follows consensus until it stops.
+pub(crate) struct Follower<R: AsyncRuntime> {
+    pub(crate) raft: Raft<R>,
+    pub(crate) leadership: Arc<Leadership>,
+    pub(crate) forwarder: Arc<Forwarder>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) published: Arc<Published>,
+    pub(crate) stop: Arc<Stop>,
+}
+
+impl<R: AsyncRuntime> Follower<R> {
+    /// Tells of each new leader; at the end says why, if it was not asked for.
+    pub(crate) async fn run(self) {
+        let mut watched = self.raft.server_metrics();
+        loop {
+            if self.leadership.refresh(&self.raft) {
+                self.tell();
+            }
+            if watched.changed().await.is_err() {
+                break;
+            }
+        }
+        let running = self.raft.metrics().borrow_watched().running_state.clone();
+        if !self.stop.is_set() {
+            let why = running.err().map_or_else(|| "it ended".to_owned(), |fatal| fatal.to_string());
+            self.shared.fault.raise(format!("consensus stopped: {why}"));
+        }
+        self.shared.progress.close();
+        self.published.close();
+    }
+
+    fn tell(&self) {
+        let seen = self.leadership.seen();
+        tracing::info!(leader = seen.leader, term = seen.term, "the leader changed");
+        if seen.leader.is_some() {
+            self.shared.metrics.leader_changes.inc();
+        }
+        self.forwarder.leader_changed(seen.leader);
+    }
+}

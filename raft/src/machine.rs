@@ -1,0 +1,205 @@
+//! The state machine as openraft sees it: applies a stream, publishes once, then answers.
+//!
+//! # Invariants
+//! - `SM-1` Whoever is answered finds the effect of its command in this replica's view: outcomes leave after the
+//!   publish.
+//! - `SM-2` An entry that cannot be applied stops the replica; what came before it is published, nothing after it
+//!   is applied.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt};
+use openraft::{
+    AsyncRuntime, OptionalSend, RaftSnapshotBuilder,
+    storage::{EntryResponder, RaftStateMachine},
+};
+use palisade_state::{Machine, Position, Rt, View};
+
+use crate::{
+    fault::{Fault, chain},
+    metrics::Metrics,
+    progress::Progress,
+    snapshots::{SnapshotData, SnapshotStore},
+    types::{
+        Entry, EntryPayload, LogId, Outcomes, Snapshot, SnapshotMeta, StoredMembership, TypeConfig,
+        term_of,
+    },
+};
+
+/// What the state machine shares with the rest of the replica.
+pub(crate) struct Shared {
+    pub(crate) rt: Rt,
+    pub(crate) fault: Arc<Fault>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) snapshots: Arc<SnapshotStore>,
+    /// Monotonic microseconds at which the last batch was applied.
+    pub(crate) applied_at: AtomicU64,
+}
+
+impl Shared {
+    /// When the last batch was applied, on this process's monotonic clock.
+    pub(crate) fn last_applied_at(&self) -> Duration {
+        Duration::from_micros(self.applied_at.load(Ordering::Relaxed))
+    }
+}
+
+/// The state machine.
+pub(crate) struct StateMachine {
+    machine: Machine,
+    last_applied: Option<LogId>,
+    membership: StoredMembership,
+    shared: Arc<Shared>,
+}
+
+impl StateMachine {
+    /// A machine that goes on from `start`, or from nothing.
+    pub(crate) fn new(
+        machine: Machine,
+        start: Option<(LogId, StoredMembership)>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let (last_applied, membership) = match start {
+            Some((last, membership)) => (Some(last), membership),
+            None => (None, StoredMembership::default()),
+        };
+        shared.progress.reached(last_applied.map_or(0, |last| last.index));
+        Self { machine, last_applied, membership, shared }
+    }
+
+    fn apply_one(&mut self, entry: Entry) -> io::Result<Outcomes> {
+        let at = Position { term: term_of(&entry.log_id), index: entry.log_id.index };
+        let outcomes = match entry.payload {
+            EntryPayload::Normal(payload) => {
+                let decoded = payload.decode().map_err(io::Error::other)?;
+                Outcomes(self.machine.apply(at, decoded).map_err(io::Error::other)?)
+            }
+            EntryPayload::Blank => {
+                self.machine.pass(at).map_err(io::Error::other)?;
+                Outcomes::default()
+            }
+            EntryPayload::Membership(membership) => {
+                // The first entry of a log has index 0 and forms it; the kernel counts from 1.
+                if at.index > 0 {
+                    self.machine.pass(at).map_err(io::Error::other)?;
+                }
+                self.membership = StoredMembership::new(Some(entry.log_id), membership);
+                Outcomes::default()
+            }
+        };
+        self.last_applied = Some(entry.log_id);
+        Ok(outcomes)
+    }
+
+    fn publish(&mut self) {
+        self.machine.publish();
+        let now = u64::try_from(self.shared.rt.now().as_micros()).unwrap_or(u64::MAX);
+        self.shared.applied_at.store(now, Ordering::Relaxed);
+        self.shared.progress.reached(self.last_applied.map_or(0, |last| last.index));
+    }
+
+    fn builder(&self) -> Builder {
+        Builder {
+            view: self.machine.published().view(),
+            meta: SnapshotMeta {
+                last_log_id: self.last_applied,
+                last_membership: self.membership.clone(),
+            },
+            shared: self.shared.clone(),
+        }
+    }
+}
+
+impl<R: AsyncRuntime> RaftStateMachine<TypeConfig<R>> for StateMachine {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        Ok((self.last_applied, self.membership.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
+    where
+        Strm: Stream<Item = io::Result<EntryResponder<TypeConfig<R>>>> + Unpin + OptionalSend,
+    {
+        let mut answers = Vec::new();
+        let mut applied = 0;
+        let ended = loop {
+            let (entry, responder) = match entries.next().await {
+                None => break Ok(()),
+                Some(Err(error)) => break Err(error),
+                Some(Ok(next)) => next,
+            };
+            match self.apply_one(entry) {
+                Ok(outcomes) => answers.extend(responder.map(|responder| (responder, outcomes))),
+                Err(error) => break Err(error),
+            }
+            applied += 1;
+        };
+        self.publish();
+        self.shared.metrics.applied.inc_by(applied);
+        for (responder, outcomes) in answers {
+            responder.send(outcomes);
+        }
+        if let Err(error) = &ended {
+            self.shared.fault.raise(format!("apply: {}", chain(error)));
+        }
+        ended
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        self.builder()
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: SnapshotData) -> io::Result<()> {
+        let installed = self.shared.snapshots.install(meta, data).await;
+        let state = installed.map_err(|error| {
+            let reason = chain(&error);
+            self.shared.fault.raise(format!("installing a snapshot: {reason}"));
+            io::Error::other(reason)
+        })?;
+        self.machine.install(state);
+        self.last_applied = meta.last_log_id;
+        self.membership = meta.last_membership.clone();
+        self.publish();
+        self.shared.metrics.snapshots_installed.inc();
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
+        Ok(self.shared.snapshots.current())
+    }
+}
+
+/// Writes one snapshot from a view, while apply goes on.
+pub(crate) struct Builder {
+    view: View,
+    meta: SnapshotMeta,
+    shared: Arc<Shared>,
+}
+
+impl<R: AsyncRuntime> RaftSnapshotBuilder<TypeConfig<R>> for Builder {
+    type SnapshotData = SnapshotData;
+
+    async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        let written = self.shared.snapshots.write(self.view.clone(), self.meta.clone()).await;
+        match written {
+            Ok(data) => {
+                self.shared.metrics.snapshots_taken.inc();
+                Ok(Snapshot { meta: self.meta.clone(), snapshot: data })
+            }
+            Err(error) => {
+                let reason = chain(&error);
+                self.shared.fault.raise(format!("writing a snapshot: {reason}"));
+                Err(io::Error::other(reason))
+            }
+        }
+    }
+}

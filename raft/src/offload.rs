@@ -1,0 +1,45 @@
+//! Work that blocks: on a thread of its own in production, in place in a simulation.
+
+use std::{io, sync::Arc};
+
+use tokio::sync::oneshot;
+
+use crate::disk::{Files, StdFiles};
+
+/// The disk under a replica, and what may block on it.
+#[derive(Clone)]
+pub struct Disk {
+    pub(crate) files: Arc<dyn Files>,
+    /// Whether the disk is real: threads block on it, and its directory is locked.
+    pub(crate) real: bool,
+}
+
+impl Disk {
+    /// The machine's file system; blocking work has threads of its own.
+    #[must_use]
+    pub fn real() -> Self {
+        Self { files: Arc::new(StdFiles), real: true }
+    }
+
+    /// A simulated file system; nothing blocks, so everything runs in place.
+    #[must_use]
+    pub fn simulated(files: Arc<dyn Files>) -> Self {
+        Self { files, real: false }
+    }
+
+    /// Runs `work` where it may block.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<T> {
+        if !self.real {
+            return Ok(work());
+        }
+        let (tx, rx) = oneshot::channel();
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _ = tx.send(work());
+        })?;
+        rx.await.map_err(|_| io::Error::other(format!("the thread {name} panicked")))
+    }
+}

@@ -1,0 +1,317 @@
+//! A peer over tonic: one HTTP/2 connection for each purpose, mutual TLS, reconnecting.
+#![allow(clippy::disallowed_methods, reason = "the real network is on this side of the Transport port")]
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::BoxStream};
+use hyper_util::rt::TokioIo;
+use palisade_state::{Rt, port::timeout};
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tonic::{
+    Code, Request, Status,
+    metadata::AsciiMetadataValue,
+    service::interceptor::InterceptedService,
+    transport::{Channel, Endpoint, Uri},
+};
+
+use super::{
+    Answer, Answers, PeerApi, PeerError, Probe, Purpose, TlsState, Transport,
+    tls::server_name,
+    wire::{self, peer_client::PeerClient, store_client::StoreClient},
+};
+
+/// The metadata that each call carries.
+pub(super) const CLUSTER: &str = "palisade-cluster";
+pub(super) const EPOCH: &str = "palisade-epoch";
+pub(super) const FROM: &str = "palisade-from";
+
+/// The largest message taken from a peer. Entries are cut to about 1 MiB, one command may have 1 MiB.
+pub(super) const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+const PROBE_LIMIT: Duration = Duration::from_millis(20);
+
+/// Adds who is calling to each request.
+#[derive(Clone)]
+struct Caller {
+    cluster: AsciiMetadataValue,
+    epoch: AsciiMetadataValue,
+    from: AsciiMetadataValue,
+}
+
+impl tonic::service::Interceptor for Caller {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let metadata = request.metadata_mut();
+        metadata.insert(CLUSTER, self.cluster.clone());
+        metadata.insert(EPOCH, self.epoch.clone());
+        metadata.insert(FROM, self.from.clone());
+        Ok(request)
+    }
+}
+
+type Called = InterceptedService<Channel, Caller>;
+
+/// [`Transport`] over tonic.
+pub(crate) struct TonicTransport {
+    rt: Rt,
+    tls: Arc<TlsState>,
+    caller: Caller,
+}
+
+impl TonicTransport {
+    /// For calls from a replica with this identity.
+    pub(crate) fn new(
+        rt: Rt,
+        tls: Arc<TlsState>,
+        identity: &crate::Identity,
+    ) -> Result<Self, tonic::metadata::errors::InvalidMetadataValue> {
+        let caller = Caller {
+            cluster: identity.cluster.parse()?,
+            epoch: identity.epoch.to_string().parse()?,
+            from: identity.replica.to_string().parse()?,
+        };
+        Ok(Self { rt, tls, caller })
+    }
+}
+
+impl Transport for TonicTransport {
+    fn peer(&self, peer: u64, addr: &str, purpose: Purpose) -> Arc<dyn PeerApi> {
+        Arc::new(TonicPeer(Arc::new(Inner {
+            peer,
+            addr: addr.to_owned(),
+            purpose,
+            rt: self.rt.clone(),
+            tls: self.tls.clone(),
+            caller: self.caller.clone(),
+            channel: Mutex::new(None),
+        })))
+    }
+
+    fn probe(&self, addr: &str) -> BoxFuture<'static, Probe> {
+        let (rt, addr) = (self.rt.clone(), addr.to_owned());
+        async move {
+            match timeout(rt.as_ref(), PROBE_LIMIT, TcpStream::connect(addr)).await {
+                Some(Ok(_)) => Probe::Open,
+                Some(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                    Probe::Refused
+                }
+                _ => Probe::Unclear,
+            }
+        }
+        .boxed()
+    }
+}
+
+struct Inner {
+    peer: u64,
+    addr: String,
+    purpose: Purpose,
+    rt: Rt,
+    tls: Arc<TlsState>,
+    caller: Caller,
+    channel: Mutex<Option<Channel>>,
+}
+
+impl Inner {
+    fn held(&self) -> std::sync::MutexGuard<'_, Option<Channel>> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn channel(&self) -> Result<Called, PeerError> {
+        let held = self.held().clone();
+        let channel = match held {
+            Some(channel) => channel,
+            None => {
+                let connected = timeout(self.rt.as_ref(), CONNECT_LIMIT, self.connect()).await;
+                let channel = connected.unwrap_or_else(|| {
+                    let what = format!("{} did not answer in time", self.addr);
+                    Err(PeerError::Unreachable(what))
+                })?;
+                *self.held() = Some(channel.clone());
+                channel
+            }
+        };
+        Ok(InterceptedService::new(channel, self.caller.clone()))
+    }
+
+    async fn connect(&self) -> Result<Channel, PeerError> {
+        let unreachable = |error: &dyn std::error::Error| {
+            PeerError::Unreachable(format!("{}: {}", self.addr, crate::fault::chain(error)))
+        };
+        let name = server_name(self.peer);
+        let endpoint = Endpoint::from_shared(format!("http://{name}"))
+            .map_err(|error| unreachable(&error))?
+            .initial_stream_window_size(4 * 1024 * 1024)
+            .initial_connection_window_size(16 * 1024 * 1024)
+            // Ends calls to a peer that is frozen with its connections open.
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE);
+        let (addr, tls) = (self.addr.clone(), self.tls.clone());
+        let connector = tower::service_fn(move |_: Uri| {
+            let (addr, tls, name) = (addr.clone(), tls.clone(), name.clone());
+            async move {
+                let tcp = TcpStream::connect(&addr).await?;
+                tcp.set_nodelay(true)?;
+                let name = ServerName::try_from(name).map_err(std::io::Error::other)?;
+                let stream = TlsConnector::from(tls.client()).connect(name, tcp).await?;
+                Ok::<_, std::io::Error>(TokioIo::new(stream))
+            }
+        });
+        endpoint.connect_with_connector(connector).await.map_err(|error| unreachable(&error))
+    }
+
+    fn peer_client(self: &Arc<Self>) -> Answer<PeerClient<Called>> {
+        let this = self.clone();
+        async move {
+            let client = PeerClient::new(this.channel().await?);
+            Ok(client
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX))
+        }
+        .boxed()
+    }
+
+    fn store_client(self: &Arc<Self>) -> Answer<StoreClient<Called>> {
+        let this = self.clone();
+        async move {
+            let client = StoreClient::new(this.channel().await?);
+            Ok(client
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX))
+        }
+        .boxed()
+    }
+
+    /// What a status means; the next call connects anew, unless the peer answered by itself.
+    fn failed(&self, status: &Status) -> PeerError {
+        match status.code() {
+            Code::PermissionDenied => {
+                tracing::warn!(
+                    peer = self.peer,
+                    addr = self.addr,
+                    purpose = ?self.purpose,
+                    why = status.message(),
+                    "a peer refused this replica"
+                );
+                PeerError::Refused(status.message().to_owned())
+            }
+            _ => {
+                *self.held() = None;
+                PeerError::Failed(format!("{}: {}", self.addr, crate::fault::chain(status)))
+            }
+        }
+    }
+}
+
+/// [`PeerApi`] over tonic.
+struct TonicPeer(Arc<Inner>);
+
+/// A stream under a name of its own: the compiler does not see through a boxed one in a generated client.
+struct Outgoing<T>(BoxStream<'static, T>);
+
+impl<T> Stream for Outgoing<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        self.0.as_mut().poll_next(cx)
+    }
+}
+
+/// A unary call of the peer service.
+macro_rules! unary {
+    ($inner:expr, $client:ident, $method:ident, $request:expr) => {{
+        let (inner, request) = ($inner.clone(), $request);
+        async move {
+            let answer = inner.$client().await?.$method(Request::new(request)).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| inner.failed(&status))
+        }
+        .boxed()
+    }};
+}
+
+impl TonicPeer {
+    fn answers<T: Send + 'static>(&self, stream: tonic::Streaming<T>) -> Answers<T> {
+        let inner = self.0.clone();
+        stream.map(move |item| item.map_err(|status| inner.failed(&status))).boxed()
+    }
+
+    fn again(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl PeerApi for TonicPeer {
+    fn append(
+        &self,
+        requests: BoxStream<'static, wire::AppendRequest>,
+    ) -> Answer<Answers<wire::AppendReply>> {
+        let this = self.again();
+        async move {
+            let answer = this.0.peer_client().await?.append(Outgoing(requests)).await;
+            let answer = answer.map_err(|status| this.0.failed(&status))?;
+            Ok(this.answers(answer.into_inner()))
+        }
+        .boxed()
+    }
+
+    fn heartbeat(&self, request: wire::AppendRequest) -> Answer<wire::AppendReply> {
+        unary!(self.0, peer_client, heartbeat, request)
+    }
+
+    fn vote(&self, request: wire::VoteRequest) -> Answer<wire::VoteReply> {
+        unary!(self.0, peer_client, vote, request)
+    }
+
+    fn pre_vote(&self, request: wire::VoteRequest) -> Answer<wire::VoteReply> {
+        unary!(self.0, peer_client, pre_vote, request)
+    }
+
+    fn transfer(&self, request: wire::TransferRequest) -> Answer<wire::TransferReply> {
+        unary!(self.0, peer_client, transfer, request)
+    }
+
+    fn snapshot(
+        &self,
+        chunks: BoxStream<'static, Result<wire::SnapshotChunk, PeerError>>,
+    ) -> Answer<wire::SnapshotReply> {
+        let inner = self.0.clone();
+        async move {
+            let mut client = inner.peer_client().await?;
+            // A chunk that cannot be read ends the stream early, and the receiver refuses what it has.
+            let chunks = chunks.take_while(|chunk| std::future::ready(chunk.is_ok()));
+            let chunks = chunks.filter_map(|chunk| std::future::ready(chunk.ok()));
+            let answer = client.snapshot(Outgoing(chunks.boxed())).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| inner.failed(&status))
+        }
+        .boxed()
+    }
+
+    fn propose(&self, request: wire::ProposeRequest) -> Answer<wire::ProposeReply> {
+        unary!(self.0, store_client, propose, request)
+    }
+
+    fn propose_stream(
+        &self,
+        requests: BoxStream<'static, wire::ProposeRequest>,
+    ) -> Answer<Answers<wire::ProposeReply>> {
+        let this = self.again();
+        async move {
+            let answer = this.0.store_client().await?.propose_stream(Outgoing(requests)).await;
+            let answer = answer.map_err(|status| this.0.failed(&status))?;
+            Ok(this.answers(answer.into_inner()))
+        }
+        .boxed()
+    }
+
+    fn read_index(&self) -> Answer<wire::ReadIndexReply> {
+        unary!(self.0, store_client, read_index, wire::ReadIndexRequest {})
+    }
+}

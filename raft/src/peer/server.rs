@@ -1,0 +1,361 @@
+//! Serving peers: accepts, checks who it is, and hands each call to the local [`PeerApi`].
+//!
+//! # Invariants
+//! - `PEER-2` No request is read before the caller's certificate, cluster, epoch and replica id were checked.
+#![allow(clippy::disallowed_methods, reason = "the real network is on this side of the Transport port")]
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt, future::BoxFuture, stream::BoxStream};
+use palisade_state::{Rt, port::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, oneshot},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Server, server::Connected},
+};
+
+use super::{
+    PeerApi, PeerError, TlsState,
+    client::{CLUSTER, EPOCH, FROM, MESSAGE_BYTES_MAX},
+    wire::{
+        self,
+        peer_server::{Peer, PeerServer},
+        store_server::{Store, StoreServer},
+    },
+};
+use crate::{
+    Identity,
+    metrics::{Metrics, Refused, RefusedLabel},
+};
+
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
+/// A connection whose certificate was checked.
+struct PeerIo {
+    stream: TlsStream<TcpStream>,
+    peer: VerifiedPeer,
+}
+
+/// The replica that a connection's certificate names.
+#[derive(Clone, Copy)]
+struct VerifiedPeer(u64);
+
+impl Connected for PeerIo {
+    type ConnectInfo = VerifiedPeer;
+
+    fn connect_info(&self) -> VerifiedPeer {
+        self.peer
+    }
+}
+
+impl AsyncRead for PeerIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for PeerIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+/// Checks the metadata of each call.
+#[derive(Clone)]
+struct Gate {
+    identity: Arc<Identity>,
+    metrics: Arc<Metrics>,
+}
+
+impl Gate {
+    fn refuse(&self, why: Refused, message: String) -> Status {
+        self.metrics.peers_refused.get_or_create(&RefusedLabel { why }).inc();
+        tracing::warn!(reason = message, "a peer was refused");
+        Status::permission_denied(message)
+    }
+}
+
+impl tonic::service::Interceptor for Gate {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let metadata = request.metadata();
+        let text = |key: &str| metadata.get(key).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let Identity { cluster, epoch, replica, .. } = self.identity.as_ref();
+        let (theirs, their_epoch) = (text(CLUSTER), text(EPOCH));
+        if theirs != cluster {
+            let message = format!(
+                "replica {replica} is of cluster {cluster}, and the caller is of cluster {theirs:?}: \
+                 it must not use this cluster's addresses"
+            );
+            return Err(self.refuse(Refused::Cluster, message));
+        }
+        if their_epoch != epoch.to_string() {
+            let message = format!(
+                "cluster {cluster} is in epoch {epoch}, and the caller is in epoch {their_epoch:?}: the older one \
+                 of the two was recovered or restored and must stay away"
+            );
+            return Err(self.refuse(Refused::Epoch, message));
+        }
+        let named = request.extensions().get::<VerifiedPeer>().map(|peer| peer.0.to_string());
+        if named.as_deref() != Some(text(FROM)) {
+            let message = format!(
+                "the caller says that it is replica {:?}, and its certificate names {}",
+                text(FROM),
+                named.as_deref().unwrap_or("nobody")
+            );
+            return Err(self.refuse(Refused::Replica, message));
+        }
+        Ok(request)
+    }
+}
+
+/// What serving needs.
+pub(crate) struct ServeOptions {
+    pub(crate) rt: Rt,
+    pub(crate) tls: Arc<TlsState>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) api: Arc<dyn PeerApi>,
+}
+
+/// Serves peers on `listener` until `stop` fires or is dropped.
+pub(crate) fn serve(listener: TcpListener, options: ServeOptions, stop: oneshot::Receiver<()>) {
+    let ServeOptions { rt, tls, identity, metrics, api } = options;
+    let (tx, rx) = mpsc::channel(16);
+    let (stop_accepting, accepting) = oneshot::channel::<()>();
+    let accept = accept(listener, rt.clone(), tls, metrics.clone(), tx);
+    rt.spawn(
+        "peer-accept",
+        Box::pin(async move {
+            futures::future::select(Box::pin(accept), accepting).await;
+        }),
+    );
+    let gate = Gate { identity, metrics };
+    let peer = PeerServer::new(Served(api.clone()))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let store = StoreServer::new(Served(api))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let server = Server::builder()
+        .initial_stream_window_size(4 * 1024 * 1024)
+        .initial_connection_window_size(16 * 1024 * 1024)
+        .add_service(tonic::service::interceptor::InterceptedService::new(peer, gate.clone()))
+        .add_service(tonic::service::interceptor::InterceptedService::new(store, gate))
+        .serve_with_incoming(tokio_stream::wrappers::ReceiverStream::new(rx).map(Ok::<_, io::Error>));
+    rt.spawn(
+        "peer-serve",
+        Box::pin(async move {
+            match futures::future::select(Box::pin(server), stop).await {
+                futures::future::Either::Left((Err(error), _)) => {
+                    tracing::error!(error = crate::fault::chain(&error), "serving peers ended");
+                }
+                _ => tracing::debug!("serving peers ended"),
+            }
+            drop(stop_accepting);
+        }),
+    );
+}
+
+async fn accept(
+    listener: TcpListener,
+    rt: Rt,
+    tls: Arc<TlsState>,
+    metrics: Arc<Metrics>,
+    tx: mpsc::Sender<PeerIo>,
+) {
+    loop {
+        let (tcp, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(error = %error, "accepting a peer failed");
+                rt.sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let (limit_rt, tls, metrics, tx) = (rt.clone(), tls.clone(), metrics.clone(), tx.clone());
+        rt.spawn(
+            "peer-handshake",
+            Box::pin(async move {
+                let shaken = timeout(limit_rt.as_ref(), HANDSHAKE_LIMIT, handshake(tcp, &tls)).await;
+                match shaken.unwrap_or_else(|| Err("it did not finish its handshake".into())) {
+                    Ok(io) => {
+                        let _ = tx.send(io).await;
+                    }
+                    // A look at the port says nothing at all.
+                    Err(why) if why.is_empty() => {}
+                    Err(why) => {
+                        let label = RefusedLabel { why: Refused::Certificate };
+                        metrics.peers_refused.get_or_create(&label).inc();
+                        tracing::warn!(from = %from, why, "a connection was refused: not a replica of this cluster");
+                    }
+                }
+            }),
+        );
+    }
+}
+
+async fn handshake(tcp: TcpStream, tls: &TlsState) -> Result<PeerIo, String> {
+    let _ = tcp.set_nodelay(true);
+    let stream = TlsAcceptor::from(tls.server()).accept(tcp).await.map_err(|error| {
+        let gone = matches!(
+            error.kind(),
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+        );
+        if gone { String::new() } else { error.to_string() }
+    })?;
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let leaf = certificates.first().ok_or("it has no certificate")?;
+    let peer = VerifiedPeer(tls.replica_of(leaf)?);
+    Ok(PeerIo { stream, peer })
+}
+
+/// Hands calls to the local replica.
+struct Served(Arc<dyn PeerApi>);
+
+impl From<PeerError> for Status {
+    fn from(error: PeerError) -> Self {
+        match error {
+            PeerError::Refused(why) => Self::permission_denied(why),
+            PeerError::Unreachable(why) => Self::unavailable(why),
+            PeerError::Failed(why) => Self::internal(why),
+        }
+    }
+}
+
+/// The items of a request stream until it ends or breaks.
+fn whole<T: Send + 'static>(stream: Streaming<T>) -> BoxStream<'static, T> {
+    stream
+        .map(Result::ok)
+        .take_while(|item| std::future::ready(item.is_some()))
+        .filter_map(std::future::ready)
+        .boxed()
+}
+
+type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Served1<'a, T> = BoxFuture<'a, Result<Response<T>, Status>>;
+
+fn replies<T: 'static>(answers: BoxStream<'static, Result<T, PeerError>>) -> Replies<T> {
+    Box::pin(answers.map(|answer| answer.map_err(Status::from)))
+}
+
+/// Answers a unary call.
+fn one<'a, T: Send + 'a>(answer: BoxFuture<'static, Result<T, PeerError>>) -> Served1<'a, T> {
+    Box::pin(async move { Ok(Response::new(answer.await?)) })
+}
+
+#[tonic::async_trait]
+impl Peer for Served {
+    type AppendStream = Replies<wire::AppendReply>;
+
+    async fn append(
+        &self,
+        request: Request<Streaming<wire::AppendRequest>>,
+    ) -> Result<Response<Self::AppendStream>, Status> {
+        let answers = self.0.append(whole(request.into_inner())).await?;
+        Ok(Response::new(replies(answers)))
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<wire::AppendRequest>,
+    ) -> Result<Response<wire::AppendReply>, Status> {
+        one(self.0.heartbeat(request.into_inner())).await
+    }
+
+    async fn vote(
+        &self,
+        request: Request<wire::VoteRequest>,
+    ) -> Result<Response<wire::VoteReply>, Status> {
+        one(self.0.vote(request.into_inner())).await
+    }
+
+    async fn pre_vote(
+        &self,
+        request: Request<wire::VoteRequest>,
+    ) -> Result<Response<wire::VoteReply>, Status> {
+        one(self.0.pre_vote(request.into_inner())).await
+    }
+
+    async fn transfer(
+        &self,
+        request: Request<wire::TransferRequest>,
+    ) -> Result<Response<wire::TransferReply>, Status> {
+        one(self.0.transfer(request.into_inner())).await
+    }
+
+    async fn snapshot(
+        &self,
+        request: Request<Streaming<wire::SnapshotChunk>>,
+    ) -> Result<Response<wire::SnapshotReply>, Status> {
+        let chunks = request.into_inner().map(|chunk| {
+            chunk.map_err(|status| PeerError::Failed(status.message().to_owned()))
+        });
+        one(self.0.snapshot(chunks.boxed())).await
+    }
+}
+
+#[tonic::async_trait]
+impl Store for Served {
+    async fn propose(
+        &self,
+        request: Request<wire::ProposeRequest>,
+    ) -> Result<Response<wire::ProposeReply>, Status> {
+        one(self.0.propose(request.into_inner())).await
+    }
+
+    type ProposeStreamStream = Replies<wire::ProposeReply>;
+
+    async fn propose_stream(
+        &self,
+        request: Request<Streaming<wire::ProposeRequest>>,
+    ) -> Result<Response<Self::ProposeStreamStream>, Status> {
+        let answers = self.0.propose_stream(whole(request.into_inner())).await?;
+        Ok(Response::new(replies(answers)))
+    }
+
+    async fn read_index(
+        &self,
+        _request: Request<wire::ReadIndexRequest>,
+    ) -> Result<Response<wire::ReadIndexReply>, Status> {
+        one(self.0.read_index()).await
+    }
+}

@@ -1,0 +1,151 @@
+//! Mutual TLS 1.3 between replicas: who may connect, and as whom.
+//!
+//! # Invariants
+//! - `PEER-1` A connection is served only to the holder of a certificate of the cluster's own CA that names a replica
+//!   of this lineage (`palisade://<lineage>/replica/<id>`). Agents and operators have other names.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig, crypto::CryptoProvider, server::WebPkiClientVerifier,
+    version::TLS13,
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::{extensions::GeneralName, prelude::FromDer};
+
+/// A replica's TLS material, in DER.
+#[derive(Debug)]
+pub struct PeerTls {
+    /// The certificates of the cluster CA; more than one while it is being replaced.
+    pub ca_der: Vec<CertificateDer<'static>>,
+    /// This replica's certificate, and what leads from it to the CA.
+    pub chain_der: Vec<CertificateDer<'static>>,
+    /// This replica's key.
+    pub key_der: PrivateKeyDer<'static>,
+}
+
+impl Clone for PeerTls {
+    fn clone(&self) -> Self {
+        Self {
+            ca_der: self.ca_der.clone(),
+            chain_der: self.chain_der.clone(),
+            key_der: self.key_der.clone_key(),
+        }
+    }
+}
+
+/// Why TLS material cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A CA certificate is not one.
+    #[error("the cluster CA's certificate cannot be used")]
+    Ca(#[source] rustls::Error),
+    /// The certificate and the key do not fit, or one is unreadable.
+    #[error("this replica's certificate or key cannot be used")]
+    Own(#[source] rustls::Error),
+    /// No verifier of peers can be made.
+    #[error("peers' certificates cannot be verified with this CA")]
+    Verifier(#[source] rustls::server::VerifierBuilderError),
+    /// This replica's own certificate names somebody else.
+    #[error("this replica's certificate is not for it: {0}")]
+    NotMine(String),
+}
+
+struct Configs {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+}
+
+/// The TLS configurations, replaceable while connections are served.
+pub(crate) struct TlsState {
+    lineage: String,
+    configs: ArcSwap<Configs>,
+}
+
+impl TlsState {
+    pub(crate) fn new(lineage: &str, replica: u64, tls: PeerTls) -> Result<Self, TlsError> {
+        let configs = ArcSwap::from_pointee(configs(lineage, replica, tls)?);
+        Ok(Self { lineage: lineage.to_owned(), configs })
+    }
+
+    /// From now on, new connections use `tls`.
+    pub(crate) fn replace(&self, replica: u64, tls: PeerTls) -> Result<(), TlsError> {
+        self.configs.store(Arc::new(configs(&self.lineage, replica, tls)?));
+        Ok(())
+    }
+
+    pub(crate) fn server(&self) -> Arc<ServerConfig> {
+        self.configs.load().server.clone()
+    }
+
+    pub(crate) fn client(&self) -> Arc<ClientConfig> {
+        self.configs.load().client.clone()
+    }
+
+    /// The replica that a verified certificate names.
+    pub(crate) fn replica_of(&self, leaf: &CertificateDer<'_>) -> Result<u64, String> {
+        replica_of(&self.lineage, leaf)
+    }
+}
+
+fn configs(lineage: &str, replica: u64, tls: PeerTls) -> Result<Configs, TlsError> {
+    let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    for ca in &tls.ca_der {
+        roots.add(ca.clone()).map_err(TlsError::Ca)?;
+    }
+    let leaf = tls.chain_der.first().ok_or_else(|| TlsError::NotMine("it is missing".into()))?;
+    match replica_of(lineage, leaf) {
+        Ok(named) if named == replica => {}
+        Ok(named) => return Err(TlsError::NotMine(format!("it names replica {named}"))),
+        Err(why) => return Err(TlsError::NotMine(why)),
+    }
+    let roots = Arc::new(roots);
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
+        .build()
+        .map_err(TlsError::Verifier)?;
+    let mut server = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(TlsError::Own)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(tls.chain_der.clone(), tls.key_der.clone_key())
+        .map_err(TlsError::Own)?;
+    server.alpn_protocols = vec![b"h2".to_vec()];
+    let mut client = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(TlsError::Own)?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(tls.chain_der, tls.key_der)
+        .map_err(TlsError::Own)?;
+    client.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Configs { server: Arc::new(server), client: Arc::new(client) })
+}
+
+fn replica_of(lineage: &str, leaf: &CertificateDer<'_>) -> Result<u64, String> {
+    let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(leaf)
+        .map_err(|error| format!("it cannot be read: {error}"))?;
+    let names = certificate
+        .subject_alternative_name()
+        .map_err(|error| format!("its names cannot be read: {error}"))?
+        .ok_or("it has no names")?;
+    let uri = names.value.general_names.iter().find_map(|name| match name {
+        GeneralName::URI(uri) if uri.starts_with("palisade://") => Some(*uri),
+        _ => None,
+    });
+    let uri = uri.ok_or("it names no palisade identity")?;
+    let rest = uri.trim_start_matches("palisade://");
+    match rest.split('/').collect::<Vec<_>>().as_slice() {
+        [of, "replica", id] if *of == lineage => {
+            id.parse().map_err(|_| format!("its name {uri} has no replica number"))
+        }
+        [of, "replica", _] => Err(format!("its lineage is {of}, and this is {lineage}")),
+        _ => Err(format!("its name {uri} is not a replica's")),
+    }
+}
+
+/// The name by which a replica's server is known to its peers.
+pub(crate) fn server_name(replica: u64) -> String {
+    format!("replica-{replica}.palisade.internal")
+}

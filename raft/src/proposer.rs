@@ -1,0 +1,323 @@
+//! Proposing as leader: what waits becomes one log entry, stamped with time and term.
+//!
+//! # Invariants
+//! - `PROP-1` An entry is appended in the term with which it is stamped, or not at all.
+//! - `PROP-2` The time on the entries of one leader adds up to its own monotonic clock since it applied the last
+//!   entry of its predecessor; what is lost is lost on the slow side.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::Duration,
+};
+
+use openraft::{
+    AsyncRuntime,
+    errors::ClientWriteError,
+    raft::ClientWriteResult,
+};
+use palisade_state::{
+    Command, Outcome, Published, Rt,
+    command::{Entry, FORMAT, Form, Kind, Tick},
+    limits::TXN_BYTES_MAX,
+};
+use prost::Message;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use crate::{
+    machine::Shared,
+    refusal::Refusal,
+    types::{FnResponder, Payload, Raft, TypeConfig},
+    wal::Handle,
+};
+
+/// Encoded commands of one entry; a single command may be larger.
+const ENTRY_BYTES_MAX: usize = 1024 * 1024;
+const ENTRY_COMMANDS_MAX: usize = 4096;
+/// Commands that may wait for the proposer.
+const QUEUE: usize = 16 * 1024;
+
+type Answer = oneshot::Sender<Result<Outcome, Refusal>>;
+
+/// A command that waits.
+struct Proposal {
+    command: Command,
+    bytes: usize,
+    answer: Answer,
+}
+
+impl Proposal {
+    fn stands_alone(&self) -> bool {
+        !matches!(self.command.kind, Some(Kind::Txn(_)))
+    }
+}
+
+/// The way to the proposer.
+#[derive(Clone)]
+pub(crate) struct Proposer(mpsc::Sender<Proposal>);
+
+/// What waits for the proposer.
+pub(crate) struct Waiting(mpsc::Receiver<Proposal>);
+
+impl Proposer {
+    pub(crate) fn new() -> (Self, Waiting) {
+        let (tx, rx) = mpsc::channel(QUEUE);
+        (Self(tx), Waiting(rx))
+    }
+
+    /// Proposes here; refused unless this replica leads.
+    pub(crate) async fn propose(&self, command: Command) -> Result<Outcome, Refusal> {
+        let bytes = command.encoded_len();
+        if bytes > TXN_BYTES_MAX {
+            let what = format!("a command of {bytes} bytes, and {TXN_BYTES_MAX} is the most");
+            return Err(Refusal::TooLarge(what));
+        }
+        let (answer, answered) = oneshot::channel();
+        let sent = self.0.send(Proposal { command, bytes, answer }).await;
+        sent.map_err(|_| Refusal::Unavailable("it is stopping".to_owned()))?;
+        answered.await.unwrap_or(Err(Refusal::Unknown))
+    }
+
+    /// Lets time pass, without waiting for it.
+    pub(crate) fn tick(&self) {
+        let command: Command = Kind::Tick(Tick {}).into();
+        let (answer, _) = oneshot::channel();
+        // A full queue lets time pass by itself.
+        let _ = self.0.try_send(Proposal { bytes: command.encoded_len(), command, answer });
+    }
+}
+
+/// The time stamps of one leader.
+struct Stamp {
+    term: u64,
+    last: Duration,
+}
+
+impl Stamp {
+    /// Whole milliseconds since the entry before; the rest counts for the next one.
+    fn next(&mut self, term: u64, now: Duration, applied_at: Duration) -> u64 {
+        if self.term != term {
+            *self = Self { term, last: applied_at };
+        }
+        let delta = u64::try_from(now.saturating_sub(self.last).as_millis()).unwrap_or(u64::MAX);
+        self.last += Duration::from_millis(delta);
+        delta
+    }
+}
+
+/// The proposer's own.
+pub(crate) struct Leader<R: AsyncRuntime> {
+    pub(crate) raft: Raft<R>,
+    pub(crate) rt: Rt,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) published: Arc<Published>,
+    pub(crate) wal: Handle,
+    pub(crate) form: Form,
+    pub(crate) pipeline: usize,
+}
+
+/// Takes what goes into the next entry: transactions together, anything else alone.
+fn take_group(waiting: &mut VecDeque<Proposal>) -> Vec<Proposal> {
+    let mut group: Vec<Proposal> = Vec::new();
+    let mut bytes = 0;
+    while let Some(next) = waiting.front() {
+        let fits = bytes + next.bytes <= ENTRY_BYTES_MAX && group.len() < ENTRY_COMMANDS_MAX;
+        if !group.is_empty() && (!fits || next.stands_alone()) {
+            break;
+        }
+        let alone = next.stands_alone();
+        bytes += next.bytes;
+        group.extend(waiting.pop_front());
+        if alone {
+            break;
+        }
+    }
+    group
+}
+
+fn refuse(waiting: impl Iterator<Item = Proposal>, refusal: &Refusal) {
+    for proposal in waiting {
+        let _ = proposal.answer.send(Err(refusal.clone()));
+    }
+}
+
+/// Hands the outcomes of one entry to those who wait for them.
+fn answer<R: AsyncRuntime>(
+    answers: Vec<Answer>,
+    result: ClientWriteResult<TypeConfig<R>>,
+    shared: &Shared,
+) {
+    let refusal = match result {
+        Ok(response) => {
+            let mut outcomes = response.data.0.into_iter();
+            for answer in answers {
+                let _ = answer.send(outcomes.next().ok_or(Refusal::Unknown));
+            }
+            return;
+        }
+        Err(ClientWriteError::ForwardToLeader(_)) => Refusal::NotLeader,
+        Err(error) => {
+            tracing::debug!(error = %error, "the fate of an entry is unknown");
+            shared.metrics.outcomes_unknown.inc_by(answers.len() as u64);
+            Refusal::Unknown
+        }
+    };
+    for answer in answers {
+        let _ = answer.send(Err(refusal.clone()));
+    }
+}
+
+impl<R: AsyncRuntime> Leader<R> {
+    /// Proposes until nobody can ask any more.
+    pub(crate) async fn run(self, mut queue: Waiting) {
+        let slots = Arc::new(Semaphore::new(self.pipeline));
+        let mut stamp = Stamp { term: 0, last: Duration::ZERO };
+        let mut waiting = VecDeque::new();
+        let mut taken = Vec::new();
+        loop {
+            let Ok(slot) = slots.clone().acquire_owned().await else { return };
+            if waiting.is_empty() && queue.0.recv_many(&mut taken, ENTRY_COMMANDS_MAX).await == 0 {
+                return;
+            }
+            waiting.extend(taken.drain(..));
+            while waiting.len() < ENTRY_COMMANDS_MAX
+                && let Ok(next) = queue.0.try_recv()
+            {
+                waiting.push_back(next);
+            }
+            let Ok(term) = self.raft.as_leader().map(|leader| leader.term()) else {
+                refuse(waiting.drain(..), &Refusal::NotLeader);
+                continue;
+            };
+            if self.wal.is_low() {
+                refuse(waiting.drain(..), &Refusal::NoSpace);
+                continue;
+            }
+            self.wal.room().await;
+            if self.published.view().formation().is_none() && !self.form(&mut stamp, term).await {
+                refuse(waiting.drain(..), &Refusal::NotLeader);
+                continue;
+            }
+            let group = take_group(&mut waiting);
+            self.propose(&mut stamp, term, group, slot).await;
+        }
+    }
+
+    fn entry(&self, stamp: &mut Stamp, term: u64, commands: Vec<Command>) -> Payload {
+        let delta_ms = stamp.next(term, self.rt.now(), self.shared.last_applied_at());
+        let wall_ms = self.rt.wall_ms();
+        Payload::new(&Entry { format: FORMAT, proposer_term: term, delta_ms, wall_ms, commands })
+    }
+
+    async fn propose(
+        &self,
+        stamp: &mut Stamp,
+        term: u64,
+        group: Vec<Proposal>,
+        slot: OwnedSemaphorePermit,
+    ) {
+        let (commands, answers): (Vec<_>, Vec<_>) =
+            group.into_iter().map(|proposal| (proposal.command, proposal.answer)).unzip();
+        self.shared.metrics.entries_proposed.inc();
+        self.shared.metrics.commands_proposed.inc_by(commands.len() as u64);
+        let payload = self.entry(stamp, term, commands);
+        let shared = self.shared.clone();
+        let responder = FnResponder::new(move |result| {
+            answer::<R>(answers, result, &shared);
+            drop(slot);
+        });
+        if let Err(fatal) = self.raft.write(payload).with_leader(term).responder(responder).await {
+            tracing::debug!(error = %fatal, "proposing to a replica that has stopped");
+        }
+    }
+
+    /// Makes the cluster's identity the first thing that a new cluster knows.
+    async fn form(&self, stamp: &mut Stamp, term: u64) -> bool {
+        let command: Command = Kind::Form(self.form.clone()).into();
+        let payload = self.entry(stamp, term, vec![command]);
+        let (tx, rx) = oneshot::channel();
+        let responder = FnResponder::new(move |result: ClientWriteResult<TypeConfig<R>>| {
+            let _ = tx.send(result.is_ok());
+        });
+        let sent = self.raft.write(payload).with_leader(term).responder(responder).await;
+        let formed = sent.is_ok() && rx.await.unwrap_or(false);
+        if formed {
+            tracing::info!(cluster = self.form.cluster, epoch = self.form.epoch, "the cluster is formed");
+        }
+        formed
+    }
+}
+
+/// Lets time pass while this replica leads and something waits for it.
+pub(crate) async fn tick<R: AsyncRuntime>(
+    rt: Rt,
+    raft: Raft<R>,
+    published: Arc<Published>,
+    proposer: Proposer,
+    every: Duration,
+) {
+    loop {
+        rt.sleep(every).await;
+        if !raft.is_leader() {
+            continue;
+        }
+        let view = published.view();
+        if view.timers_pending() || view.formation().is_none() {
+            proposer.tick();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use palisade_state::command::{Txn, WorkerBeat};
+
+    use super::*;
+
+    fn waiting(commands: Vec<Command>) -> VecDeque<Proposal> {
+        let proposal = |command: Command| {
+            let bytes = command.encoded_len();
+            Proposal { command, bytes, answer: oneshot::channel().0 }
+        };
+        commands.into_iter().map(proposal).collect()
+    }
+
+    fn txn(bytes: usize) -> Command {
+        Txn { response: vec![0; bytes], ..Txn::default() }.into()
+    }
+
+    fn beat() -> Command {
+        Kind::WorkerBeat(WorkerBeat::default()).into()
+    }
+
+    #[test]
+    fn transactions_share_an_entry_and_nothing_else_does() {
+        let mut queue = waiting(vec![txn(1), txn(2), beat(), beat(), txn(3)]);
+        let mut sizes = vec![];
+        while !queue.is_empty() {
+            sizes.push(take_group(&mut queue).len());
+        }
+        assert_eq!(sizes, [2, 1, 1, 1]);
+    }
+
+    #[test]
+    fn an_entry_is_bounded_and_a_large_command_goes_by_itself() {
+        let mut queue = waiting(vec![txn(ENTRY_BYTES_MAX - 100), txn(200), txn(ENTRY_BYTES_MAX + 1)]);
+        let mut sizes = vec![];
+        while !queue.is_empty() {
+            sizes.push(take_group(&mut queue).len());
+        }
+        assert_eq!(sizes, [1, 1, 1]);
+    }
+
+    #[test]
+    fn the_stamps_of_a_leader_add_up_to_its_clock() {
+        let mut stamp = Stamp { term: 0, last: Duration::ZERO };
+        let at = Duration::from_micros;
+        assert_eq!(stamp.next(3, at(10_900), at(5_000)), 5, "counted from what it applied last");
+        assert_eq!(stamp.next(3, at(11_100), at(11_050)), 1, "the rest was carried over");
+        assert_eq!(stamp.next(3, at(11_200), at(11_150)), 0);
+        assert_eq!(stamp.next(3, at(20_000), at(19_900)), 9);
+        assert_eq!(stamp.next(4, at(90_000), at(80_000)), 10, "another term begins anew");
+    }
+}

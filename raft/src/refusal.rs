@@ -1,0 +1,62 @@
+//! Why a command or a read was not answered, between replicas.
+
+use palisade_state::StoreError;
+
+use crate::peer::wire;
+
+/// Why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Certain that nothing was applied: ask whoever leads.
+    NotLeader,
+    /// It was proposed and its fate is unknown.
+    Unknown,
+    /// The leader's disk is nearly full.
+    NoSpace,
+    /// It is over a limit.
+    TooLarge(String),
+    /// The replica is stopping or has a fault.
+    Unavailable(String),
+}
+
+type Why = wire::refusal::Why;
+
+impl From<Refusal> for wire::Refusal {
+    fn from(refusal: Refusal) -> Self {
+        let (why, detail) = match refusal {
+            Refusal::NotLeader => (Why::NotLeader, String::new()),
+            Refusal::Unknown => (Why::Unknown, String::new()),
+            Refusal::NoSpace => (Why::NoSpace, String::new()),
+            Refusal::TooLarge(what) => (Why::TooLarge, what),
+            Refusal::Unavailable(what) => (Why::Unavailable, what),
+        };
+        Self { why: why.into(), detail }
+    }
+}
+
+impl From<wire::Refusal> for Refusal {
+    fn from(refusal: wire::Refusal) -> Self {
+        let detail = refusal.detail;
+        match Why::try_from(refusal.why) {
+            Ok(Why::NotLeader) => Self::NotLeader,
+            // A reason of a newer build: nothing can be assumed.
+            Ok(Why::Unknown) | Err(_) => Self::Unknown,
+            Ok(Why::NoSpace) => Self::NoSpace,
+            Ok(Why::TooLarge) => Self::TooLarge(detail),
+            Ok(Why::Unavailable) => Self::Unavailable(detail),
+        }
+    }
+}
+
+impl Refusal {
+    /// What the caller of the store is told; `waited_ms` is how long it waited for a leader.
+    pub(crate) fn into_store_error(self, waited_ms: u64) -> StoreError {
+        match self {
+            Self::NotLeader => StoreError::NoQuorum { waited_ms },
+            Self::Unknown => StoreError::Unknown,
+            Self::NoSpace => StoreError::NoSpace,
+            Self::TooLarge(what) => StoreError::TooLarge(what),
+            Self::Unavailable(what) => StoreError::Unavailable(what),
+        }
+    }
+}

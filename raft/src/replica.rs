@@ -1,0 +1,413 @@
+//! One replica: its parts put together, and the `Store` that it is to the rest of Palisade.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use openraft::{AsyncRuntime, ServerState, async_runtime::{Instant, WatchReceiver}};
+use palisade_state::{
+    Command, Outcome, Published, ReplicaId, Rt, Store, StoreError, View, Watch,
+    command::{Kind, Tick},
+    port::{ClusterStatus, MemberStatus, timeout},
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    Identity,
+    fault::Fault,
+    forward::Forwarder,
+    leadership::Leadership,
+    machine::Shared,
+    metrics::Metrics,
+    options::{FormError, Member, Tuning, nodes},
+    peer::{PeerApi, PeerTls, TlsError, TlsState, local::Here},
+    progress::Progress,
+    proposer::Proposer,
+    reads::Reads,
+    refusal::Refusal,
+    stop::Stop,
+    types::{Raft, TokioExecutor},
+    wal::{Handle, Running},
+};
+
+/// How long to wait before asking again when nothing tells of a change.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// One replica of the control plane.
+pub struct Replica<R: AsyncRuntime = TokioExecutor> {
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) rt: Rt,
+    pub(crate) tuning: Tuning,
+    pub(crate) raft: Raft<R>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) published: Arc<Published>,
+    pub(crate) leadership: Arc<Leadership>,
+    pub(crate) proposer: Proposer,
+    pub(crate) forwarder: Arc<Forwarder>,
+    pub(crate) reads: Reads,
+    pub(crate) stop: Arc<Stop>,
+    pub(crate) wal: Handle,
+    pub(crate) api: Arc<dyn PeerApi>,
+    pub(crate) tls: Option<Arc<TlsState>>,
+    pub(crate) listening: Option<SocketAddr>,
+    pub(crate) end: Mutex<End>,
+}
+
+/// What is taken away when the replica ends.
+#[derive(Default)]
+pub(crate) struct End {
+    pub(crate) serving: Option<oneshot::Sender<()>>,
+    pub(crate) wal: Option<Running>,
+}
+
+/// What followers may ask of this replica.
+pub(crate) struct Answering<R: AsyncRuntime> {
+    pub(crate) raft: Raft<R>,
+    pub(crate) proposer: Proposer,
+    pub(crate) reads: Reads,
+}
+
+impl<R: AsyncRuntime> Here for Answering<R> {
+    fn propose(&self, command: Command) -> BoxFuture<'static, Result<Outcome, Refusal>> {
+        let proposer = self.proposer.clone();
+        Box::pin(async move { proposer.propose(command).await })
+    }
+
+    fn read_index(&self) -> BoxFuture<'static, Result<u64, Refusal>> {
+        let leads = self.raft.as_leader().is_ok();
+        let reads = self.reads.clone();
+        Box::pin(async move { if leads { reads.index().await } else { Err(Refusal::NotLeader) } })
+    }
+}
+
+/// Whether proposing a command twice does no more than proposing it once.
+fn is_repeatable(command: &Command) -> bool {
+    match &command.kind {
+        Some(Kind::Txn(txn)) => txn.idempotency.is_some(),
+        Some(Kind::WorkerBeat(_) | Kind::LeaseRelease(_) | Kind::Tick(_) | Kind::Form(_)) => true,
+        None => false,
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl<R: AsyncRuntime> Replica<R> {
+    fn fault_of(&self) -> &Fault {
+        &self.shared.fault
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.shared.progress
+    }
+
+    /// Why this replica serves no more.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        self.fault_of().reason()
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<Metrics> {
+        self.shared.metrics.clone()
+    }
+
+    /// Who it is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Where it listens for peers; the port is real when 0 was asked for.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.listening
+    }
+
+    /// What peers ask; a simulation carries their calls here.
+    #[must_use]
+    pub fn peer_api(&self) -> Arc<dyn PeerApi> {
+        self.api.clone()
+    }
+
+    /// Whether this replica leads, as far as it knows.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.leadership.leader() == Some(self.identity.replica.0)
+    }
+
+    /// New connections use this TLS material from now on.
+    ///
+    /// # Errors
+    /// It cannot be used; the old one stays.
+    pub fn replace_tls(&self, tls: PeerTls) -> Result<(), TlsError> {
+        match &self.tls {
+            Some(state) => state.replace(self.identity.replica.0, tls),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a snapshot soon, whatever the policy says.
+    ///
+    /// # Errors
+    /// The replica has stopped.
+    pub async fn take_snapshot(&self) -> Result<(), StoreError> {
+        let triggered = self.raft.trigger().snapshot().await;
+        triggered.map_err(|fatal| StoreError::Unavailable(fatal.to_string()))
+    }
+
+    /// Makes a cluster of `members`, of which this replica is one, and waits until it is formed. Every member may do
+    /// this with the same list, as often as it likes.
+    ///
+    /// # Errors
+    /// See [`FormError`].
+    pub async fn form(&self, members: &[Member]) -> Result<(), FormError> {
+        let me = self.identity.replica;
+        if !members.iter().any(|member| member.id == me) {
+            return Err(FormError::NotAMember(me));
+        }
+        use openraft::errors::{InitializeError, RaftError};
+        match self.raft.initialize(nodes(members)).await {
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
+            Err(error) => return Err(FormError::Refused(error.to_string())),
+        }
+        // The leader makes the formation its first entry, before it lets the tick through.
+        let outcome = self.propose_by(Kind::Tick(Tick {}).into(), self.tuning.patience * 6).await?;
+        self.caught_up(outcome.revision, self.tuning.patience).await?;
+        Ok(())
+    }
+
+    fn check_serving(&self) -> Result<(), StoreError> {
+        if let Some(reason) = self.fault() {
+            return Err(StoreError::Unavailable(reason));
+        }
+        if self.stop.is_set() {
+            return Err(StoreError::Unavailable("it is stopping".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Tries once, here or with the leader.
+    async fn try_propose(&self, command: Command) -> Result<Outcome, Refusal> {
+        let seen = self.leadership.seen();
+        match seen.leader {
+            None => Err(Refusal::NotLeader),
+            Some(leader) if leader == self.identity.replica.0 => self.proposer.propose(command).await,
+            Some(leader) => {
+                let node = seen.node(leader).ok_or(Refusal::NotLeader)?;
+                self.forwarder.forward(leader, node, command).await
+            }
+        }
+    }
+
+    /// Waits for another leader, or a little.
+    async fn pause(&self) {
+        let seen = self.leadership.seen();
+        let changed = self.leadership.changed_from(&seen);
+        let _ = timeout(self.rt.as_ref(), PAUSE, changed).await;
+    }
+
+    async fn propose_by(&self, command: Command, patience: Duration) -> Result<Outcome, StoreError> {
+        let repeatable = is_repeatable(&command);
+        let begun = self.rt.now();
+        let mut unknown = false;
+        loop {
+            self.check_serving()?;
+            let waited = self.rt.now().saturating_sub(begun);
+            if waited >= patience {
+                let waited_ms = millis(waited);
+                return Err(if unknown { StoreError::Unknown } else { StoreError::NoQuorum { waited_ms } });
+            }
+            let attempt = self.try_propose(command.clone());
+            let answer = timeout(self.rt.as_ref(), patience - waited, attempt).await;
+            match answer.unwrap_or(Err(Refusal::Unknown)) {
+                Ok(outcome) => {
+                    // The caller finds what it wrote in this replica's view, if that is soon.
+                    let _ = self.caught_up(outcome.revision, self.tuning.heartbeat * 3).await;
+                    return Ok(outcome);
+                }
+                Err(Refusal::NotLeader) => self.pause().await,
+                Err(Refusal::Unknown) if repeatable => {
+                    unknown = true;
+                    self.pause().await;
+                }
+                Err(refusal) => return Err(refusal.into_store_error(millis(waited))),
+            }
+        }
+    }
+
+    async fn caught_up(&self, index: u64, patience: Duration) -> Result<View, StoreError> {
+        match timeout(self.rt.as_ref(), patience, self.progress().wait(index)).await {
+            Some(Ok(())) => Ok(self.published.view()),
+            Some(Err(_)) => {
+                self.check_serving()?;
+                Err(StoreError::Unavailable("it has stopped".to_owned()))
+            }
+            None => Err(StoreError::NoQuorum { waited_ms: millis(patience) }),
+        }
+    }
+
+    async fn read(&self) -> Result<View, StoreError> {
+        let begun = self.rt.now();
+        let patience = self.tuning.patience;
+        loop {
+            self.check_serving()?;
+            let left = patience.saturating_sub(self.rt.now().saturating_sub(begun));
+            if left.is_zero() {
+                return Err(StoreError::NoQuorum { waited_ms: millis(patience) });
+            }
+            match timeout(self.rt.as_ref(), left, self.reads.index()).await {
+                Some(Ok(index)) => return self.caught_up(index, left).await,
+                None | Some(Err(Refusal::NotLeader | Refusal::Unknown)) => self.pause().await,
+                Some(Err(refusal)) => return Err(refusal.into_store_error(millis(patience))),
+            }
+        }
+    }
+
+    fn members(&self) -> Vec<MemberStatus> {
+        let shown = self.raft.metrics().borrow_watched().clone();
+        let membership = shown.membership_config.membership();
+        let voters: Vec<u64> = membership.voter_ids().collect();
+        let matched = shown.replication.unwrap_or_default();
+        let acked = shown.heartbeat.unwrap_or_default();
+        let member = |(id, node): (&u64, &crate::types::Node)| {
+            let leader = shown.current_leader == Some(*id);
+            let is_me = *id == shown.id;
+            let matched_index = matched.get(id).copied().flatten().map(|at| at.index);
+            let matched_index = if leader && is_me { shown.last_log_index } else { matched_index };
+            let ack = acked.get(id).copied().flatten();
+            MemberStatus {
+                id: ReplicaId(*id),
+                peer_addr: node.peer_addr.clone(),
+                api_addr: node.api_addr.clone(),
+                voter: voters.contains(id),
+                leader,
+                matched_index,
+                lag: matched_index
+                    .map(|matched| shown.last_log_index.unwrap_or(0).saturating_sub(matched)),
+                last_ack_ms: ack.map(|at| millis(at.into_inner().elapsed())),
+            }
+        };
+        membership.nodes().map(member).collect::<Vec<_>>()
+    }
+
+    fn state_name(state: ServerState) -> &'static str {
+        match state {
+            ServerState::Leader => "leader",
+            ServerState::Follower => "follower",
+            ServerState::Candidate => "candidate",
+            ServerState::Learner => "learner",
+            ServerState::Shutdown => "stopped",
+        }
+    }
+
+    /// Stops in good order: hands leadership over if it has it, ends its tasks, and makes the log durable.
+    pub async fn shutdown(&self) {
+        self.hand_over().await;
+        self.stop.set();
+        let (serving, wal) = {
+            let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+            (end.serving.take(), end.wal.take())
+        };
+        drop(serving);
+        if self.raft.shutdown().await.is_err() {
+            tracing::error!("consensus panicked while it stopped");
+        }
+        self.progress().close();
+        self.published.close();
+        self.wal.close();
+        if let Some(wal) = wal
+            && self.shared.snapshots.disk.run("wal-stop", move || wal.stop()).await.is_err()
+        {
+            tracing::warn!("the log was not waited for");
+        }
+        tracing::info!(replica = %self.identity.replica, "this replica has stopped");
+    }
+
+    async fn hand_over(&self) {
+        let me = self.identity.replica.0;
+        let shown = self.raft.metrics().borrow_watched().clone();
+        if shown.state != ServerState::Leader {
+            return;
+        }
+        let voters: Vec<u64> = shown.membership_config.membership().voter_ids().collect();
+        let matched: BTreeMap<u64, _> = shown.replication.unwrap_or_default();
+        let best = matched
+            .into_iter()
+            .filter(|(id, _)| *id != me && voters.contains(id))
+            .max_by_key(|(id, at)| (at.map(|at| at.index), std::cmp::Reverse(*id)));
+        let Some((successor, _)) = best else {
+            return;
+        };
+        let seen = self.leadership.seen();
+        tracing::info!(successor, "handing leadership over");
+        if self.raft.trigger().transfer_leader(successor).await.is_ok() {
+            let changed = self.leadership.changed_from(&seen);
+            if timeout(self.rt.as_ref(), self.tuning.handover, changed).await.is_none() {
+                tracing::warn!(successor, "nobody took leadership over in time");
+            }
+        }
+    }
+}
+
+impl<R: AsyncRuntime> Drop for Replica<R> {
+    fn drop(&mut self) {
+        self.stop.set();
+        self.progress().close();
+        self.published.close();
+    }
+}
+
+impl<R: AsyncRuntime> Store for Replica<R> {
+    fn view(&self) -> View {
+        self.published.view()
+    }
+
+    fn linearizable(&self) -> BoxFuture<'_, Result<View, StoreError>> {
+        Box::pin(self.read())
+    }
+
+    fn at_revision(&self, revision: u64) -> BoxFuture<'_, Result<View, StoreError>> {
+        Box::pin(async move {
+            self.check_serving()?;
+            self.caught_up(revision, self.tuning.patience).await
+        })
+    }
+
+    fn propose(&self, command: Command) -> BoxFuture<'_, Result<Outcome, StoreError>> {
+        Box::pin(self.propose_by(command, self.tuning.patience))
+    }
+
+    fn watch(&self) -> Watch {
+        self.published.watch()
+    }
+
+    fn replica(&self) -> ReplicaId {
+        self.identity.replica
+    }
+
+    fn status(&self) -> ClusterStatus {
+        let shown = self.raft.metrics().borrow_watched().clone();
+        ClusterStatus {
+            cluster: self.identity.cluster.clone(),
+            lineage: self.identity.lineage.clone(),
+            epoch: self.identity.epoch,
+            replica: self.identity.replica,
+            leader: shown.current_leader.map(ReplicaId),
+            term: shown.current_term,
+            last_index: shown.last_log_index.unwrap_or(0),
+            committed_index: shown.local_committed.map_or(0, |id| id.index),
+            applied_index: self.progress().applied(),
+            snapshot_index: shown.snapshot.map(|id| id.index),
+            state: Self::state_name(shown.state).to_owned(),
+            members: self.members(),
+            fault: self.fault(),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The runtime port over tokio: the one place where real time, real randomness and real tasks come in.
+#![expect(clippy::disallowed_methods, reason = "this is the production side of the Runtime port")]
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use futures::future::BoxFuture;
+use palisade_state::Runtime;
+use rand::Rng as _;
+
+/// [`Runtime`] over a tokio runtime.
+#[derive(Debug, Clone)]
+pub struct TokioRuntime {
+    handle: tokio::runtime::Handle,
+    start: Instant,
+}
+
+impl TokioRuntime {
+    /// Tasks are spawned on `handle`.
+    #[must_use]
+    pub fn new(handle: tokio::runtime::Handle) -> Self {
+        Self { handle, start: Instant::now() }
+    }
+
+    /// Tasks are spawned on the runtime of the calling task.
+    ///
+    /// # Errors
+    /// The caller is not inside a tokio runtime.
+    pub fn current() -> Result<Self, tokio::runtime::TryCurrentError> {
+        tokio::runtime::Handle::try_current().map(Self::new)
+    }
+}
+
+impl Runtime for TokioRuntime {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
+        let task = self.handle.spawn(task);
+        self.handle.spawn(async move {
+            if let Err(error) = task.await
+                && error.is_panic()
+            {
+                tracing::error!(task = name, "a task panicked");
+            }
+        });
+    }
+
+    fn random(&self) -> u64 {
+        rand::rng().next_u64()
+    }
+}

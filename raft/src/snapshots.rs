@@ -1,0 +1,257 @@
+//! The replica's snapshots: written from a view, found at start, installed from a peer.
+//!
+//! # Invariants
+//! - `SNAP-2` What [`Kept`] names is durable under its name; purging the log relies on it alone.
+//! - `SNAP-3` A received snapshot gets its name only when it is installed, after the log was cut to fit: a crash in
+//!   between leaves the old snapshot with the old log.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use palisade_state::{
+    State, View,
+    snapshot::{LoadError, Loader, encode},
+};
+
+use crate::{
+    fault::chain,
+    offload::Disk,
+    snapshot_file::{
+        Head, SnapshotError, SnapshotInfo, SnapshotReader, SnapshotReceiver, SnapshotWriter, clean,
+        keep_newest, newest_good,
+    },
+    types::{LogId, Snapshot, SnapshotMeta, StoredMembership},
+    wal::Position,
+};
+
+const KEEP: usize = 2;
+
+/// Why a snapshot cannot be written, read or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotsError {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] SnapshotError),
+    /// Its content.
+    #[error("snapshot file {} holds what this build cannot load", file.display())]
+    Load {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: LoadError,
+    },
+    /// The membership in its header.
+    #[error("the membership of a snapshot cannot be encoded or decoded")]
+    Membership(#[from] serde_json::Error),
+    /// The state machine has applied nothing yet.
+    #[error("nothing was applied yet")]
+    Nothing,
+    /// It was given away already.
+    #[error("a received snapshot was installed twice")]
+    Gone,
+    /// No thread could be had for it.
+    #[error("no thread for a snapshot")]
+    Thread(#[from] io::Error),
+}
+
+/// Which snapshots are durable.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(Mutex<Vec<LogId>>);
+
+impl Kept {
+    fn held(&self) -> MutexGuard<'_, Vec<LogId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, mut kept: Vec<LogId>) {
+        kept.sort_by_key(|id| id.index);
+        *self.held() = kept;
+    }
+
+    pub(crate) fn newest(&self) -> Option<LogId> {
+        self.held().last().copied()
+    }
+
+    pub(crate) fn oldest(&self) -> Option<LogId> {
+        self.held().first().copied()
+    }
+}
+
+/// A snapshot as openraft hands it around.
+pub(crate) enum SnapshotData {
+    /// A file that has its name.
+    File(PathBuf),
+    /// A file that was received and has no name yet.
+    Received(Box<SnapshotReceiver>),
+}
+
+/// The snapshots of one replica.
+pub(crate) struct SnapshotStore {
+    pub(crate) disk: Disk,
+    dir: PathBuf,
+    cluster: [u8; 16],
+    pub(crate) kept: Arc<Kept>,
+    current: Mutex<Option<(SnapshotMeta, PathBuf)>>,
+}
+
+/// What was found at start.
+pub(crate) struct Found {
+    /// The newest good snapshot's state.
+    pub(crate) state: Option<(LogId, StoredMembership, State)>,
+    /// What is wrong with newer ones.
+    pub(crate) bad: Vec<SnapshotError>,
+}
+
+impl SnapshotStore {
+    /// Looks at what is there and loads the newest good one. It blocks.
+    pub(crate) fn open(
+        disk: Disk,
+        dir: PathBuf,
+        cluster: [u8; 16],
+    ) -> Result<(Self, Found), SnapshotsError> {
+        clean(disk.files.as_ref(), &dir)?;
+        let newest = newest_good(disk.files.as_ref(), &dir, cluster)?;
+        let mut current = None;
+        let mut state = None;
+        let kept = Arc::new(Kept::default());
+        if let Some(reader) = newest.good {
+            let meta = meta_of(reader.info())?;
+            let last: LogId = reader.info().head.position.into();
+            let loaded = load(&reader)?;
+            kept.set(positions(&disk, &dir, last.index));
+            current = Some((meta.clone(), reader.info().path.clone()));
+            state = Some((last, meta.last_membership, loaded));
+        }
+        let store = Self { disk, dir, cluster, kept, current: Mutex::new(current) };
+        Ok((store, Found { state, bad: newest.bad }))
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<(SnapshotMeta, PathBuf)>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest one.
+    pub(crate) fn current(&self) -> Option<Snapshot> {
+        let (meta, path) = self.held().clone()?;
+        Some(Snapshot { meta, snapshot: SnapshotData::File(path) })
+    }
+
+    /// Writes a snapshot of `view`, durably, and keeps the newest two.
+    pub(crate) async fn write(
+        &self,
+        view: View,
+        meta: SnapshotMeta,
+    ) -> Result<SnapshotData, SnapshotsError> {
+        let last = meta.last_log_id.ok_or(SnapshotsError::Nothing)?;
+        let head = Head {
+            cluster: self.cluster,
+            position: (&last).into(),
+            membership: serde_json::to_vec(&meta.last_membership)?.into(),
+            counts: counts(&view)?,
+        };
+        let (disk, dir) = (self.disk.clone(), self.dir.clone());
+        let work = move || {
+            let mut writer = SnapshotWriter::create(disk.files.clone(), &dir, head)?;
+            encode::<SnapshotsError>(&view, |chunk| Ok(writer.chunk(chunk)?))?;
+            let info = writer.finish()?;
+            keep_newest(disk.files.as_ref(), &dir, KEEP)?;
+            Ok::<_, SnapshotsError>((info, positions(&disk, &dir, last.index)))
+        };
+        let (info, kept) = self.disk.run("snapshot-write", work).await??;
+        tracing::info!(index = last.index, bytes = info.file_bytes, "a snapshot was taken");
+        self.kept.set(kept);
+        *self.held() = Some((meta, info.path.clone()));
+        Ok(SnapshotData::File(info.path))
+    }
+
+    /// Gives a snapshot its name if it has none yet, and loads it.
+    pub(crate) async fn install(
+        &self,
+        meta: &SnapshotMeta,
+        data: SnapshotData,
+    ) -> Result<State, SnapshotsError> {
+        let last = meta.last_log_id.ok_or(SnapshotsError::Nothing)?;
+        let (disk, dir) = (self.disk.clone(), self.dir.clone());
+        let work = move || {
+            let path = match data {
+                SnapshotData::File(path) => path,
+                SnapshotData::Received(receiver) => receiver.finish()?.path,
+            };
+            let reader = SnapshotReader::open(disk.files.as_ref(), &path)?;
+            let state = load(&reader)?;
+            // Older ones have no log behind them any more.
+            keep_newest(disk.files.as_ref(), &dir, 1)?;
+            Ok::<_, SnapshotsError>((path, state))
+        };
+        let (path, state) = self.disk.run("snapshot-install", work).await??;
+        tracing::info!(index = last.index, "a snapshot was installed");
+        self.kept.set(vec![last]);
+        *self.held() = Some((meta.clone(), path));
+        Ok(state)
+    }
+
+    /// Begins to receive one.
+    pub(crate) async fn receive(&self) -> Result<SnapshotReceiver, SnapshotsError> {
+        let (disk, dir, cluster) = (self.disk.clone(), self.dir.clone(), self.cluster);
+        let work = move || SnapshotReceiver::create(disk.files.clone(), &dir, cluster);
+        Ok(self.disk.run("snapshot-receive", work).await??)
+    }
+
+    /// Opens one to be sent; checks all of it first.
+    pub(crate) async fn reader(&self, data: &SnapshotData) -> Result<SnapshotReader, SnapshotsError> {
+        let SnapshotData::File(path) = data else {
+            return Err(SnapshotsError::Gone);
+        };
+        let (disk, path) = (self.disk.clone(), path.clone());
+        let work = move || SnapshotReader::open(disk.files.as_ref(), &path);
+        Ok(self.disk.run("snapshot-read", work).await??)
+    }
+}
+
+/// The openraft part of a header.
+pub(crate) fn meta_of_head(head: &Head) -> Result<SnapshotMeta, SnapshotsError> {
+    Ok(SnapshotMeta {
+        last_log_id: Some(head.position.into()),
+        last_membership: serde_json::from_slice(&head.membership)?,
+    })
+}
+
+fn meta_of(info: &SnapshotInfo) -> Result<SnapshotMeta, SnapshotsError> {
+    meta_of_head(&info.head)
+}
+
+fn load(reader: &SnapshotReader) -> Result<State, SnapshotsError> {
+    let file = || reader.info().path.clone();
+    let mut loader = Loader::default();
+    for chunk in reader.chunks() {
+        loader.chunk(&chunk?).map_err(|source| SnapshotsError::Load { file: file(), source })?;
+    }
+    loader.finish().map_err(|source| SnapshotsError::Load { file: file(), source })
+}
+
+/// How many rows each table has, for people who look at the file.
+fn counts(view: &View) -> Result<Bytes, SnapshotsError> {
+    let tables: std::collections::BTreeMap<&str, usize> =
+        view.tables().map(|(name, rows)| (name.as_ref(), rows)).collect();
+    Ok(serde_json::to_vec(&tables)?.into())
+}
+
+/// The snapshots in `dir` up to `newest`, by their names.
+fn positions(disk: &Disk, dir: &Path, newest: u64) -> Vec<LogId> {
+    let names = disk.files.list(dir).unwrap_or_else(|error| {
+        tracing::warn!(error = chain(&error), "the snapshots cannot be listed");
+        vec![]
+    });
+    let position = |name: &str| {
+        let (index, term) = name.strip_suffix(".snap")?.split_once('-')?;
+        Some(Position { index: index.parse().ok()?, term: term.parse().ok()? })
+    };
+    let found = names.iter().filter_map(|name| position(name));
+    found.filter(|at| at.index <= newest).map(LogId::from).collect()
+}

@@ -1,0 +1,367 @@
+//! Starting a replica: lock, check, recover, connect, run.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::AtomicU64,
+    },
+};
+
+use openraft::AsyncRuntime;
+use palisade_state::{Machine, Rt, command::Form};
+use tokio::{net::TcpListener, sync::oneshot};
+
+use crate::{
+    Identity,
+    detector::{Detector, Watchdog},
+    disk::DirLock,
+    fault::{Fault, chain},
+    forward::Forwarder,
+    leadership::{self, Leadership},
+    log_store::LogStore,
+    machine::{Shared, StateMachine},
+    metrics::Metrics,
+    network::Factory,
+    options::{ReplicaOptions, StartError, Tuning, Wires},
+    peer::{PeerApi, ServeOptions, TlsState, TonicTransport, Transport, local::Local, serve},
+    peers::Peers,
+    progress::Progress,
+    proposer::{self, Leader, Proposer},
+    reads::{Reads, Rounds},
+    replica::{Answering, End, Replica},
+    snapshots::{Found, SnapshotStore},
+    stop::{Stop, spawn_until},
+    types::Raft,
+    wal::{self, Driver, Handle, Hooks, Recovered, Running, Wal},
+};
+
+/// Keeps the directory locked for as long as the log's thread lives, however the replica goes.
+struct Locked(#[allow(dead_code, reason = "held, not read")] Option<DirLock>);
+
+impl Hooks for Locked {
+    fn on_point(&self, _point: &'static str) {}
+}
+
+/// What recovery found, ready to run.
+struct Recovery {
+    handle: Handle,
+    running: Option<Running>,
+    log: LogStore,
+    snapshots: Arc<SnapshotStore>,
+    found: Found,
+    fault: Arc<Fault>,
+    log_bytes: u64,
+}
+
+fn claim(options: &ReplicaOptions) -> Result<Option<DirLock>, StartError> {
+    if !options.disk.real {
+        return Ok(None);
+    }
+    let dir = &options.dir;
+    let in_dir = |source| StartError::Dir { dir: dir.clone(), source };
+    std::fs::create_dir_all(dir).map_err(in_dir)?;
+    let lock = DirLock::acquire(dir)?;
+    options.identity.claim(dir)?;
+    Ok(Some(lock))
+}
+
+fn wal_options(tuning: &Tuning, lock: Option<DirLock>) -> wal::Options {
+    wal::Options {
+        segment_bytes: tuning.log.segment_bytes,
+        first_segment_bytes: tuning.log.first_segment_bytes,
+        reserve_bytes: tuning.log.reserve_bytes,
+        hooks: Arc::new(Locked(lock)),
+        ..wal::Options::default()
+    }
+}
+
+/// Refuses to go on from snapshots that do not reach the beginning of the log.
+fn check_gap(recovered: &Recovered, found: &Found) -> Result<(), StartError> {
+    let covered = found.state.as_ref().map(|(last, ..)| last.index);
+    let Some(purged) = recovered.state.purged.map(|purged| purged.index) else {
+        return Ok(());
+    };
+    if covered.is_some_and(|covered| covered >= purged) {
+        return Ok(());
+    }
+    let damage: Vec<String> = found.bad.iter().map(|error| chain(error)).collect();
+    let damage = if damage.is_empty() { "there is none".to_owned() } else { damage.join("; ") };
+    Err(StartError::Gap { purged, damage })
+}
+
+async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartError> {
+    let lock = claim(options)?;
+    let identity = options.identity.for_wal();
+    let (disk, dir) = (options.disk.clone(), options.dir.clone());
+    let wal_options = wal_options(&options.tuning, lock);
+    let work = move || {
+        let snapshots = disk.clone();
+        let (snapshots, found) = SnapshotStore::open(snapshots, dir.join("snapshots"), identity.cluster)?;
+        let (wal, recovered) = Wal::open(disk.files.clone(), &dir.join("log"), identity, wal_options)?;
+        Ok::<_, StartError>((snapshots, found, wal, recovered))
+    };
+    let ran = options.disk.run("recover", work).await;
+    let in_dir = |source| StartError::Dir { dir: options.dir.clone(), source };
+    let (snapshots, found, wal, recovered) = ran.map_err(in_dir)??;
+    report(&recovered, &found, &options.dir);
+    check_gap(&recovered, &found)?;
+    let log_bytes = recovered.entries.iter().map(|entry| entry.payload.len() as u64 + 32).sum();
+    let fault = Arc::new(Fault::default());
+    let (handle, driver) = Driver::new(wal);
+    let running = if options.disk.real {
+        Some(driver.spawn().map_err(in_dir)?)
+    } else {
+        options.rt.spawn("wal", Box::pin(driver.run()));
+        None
+    };
+    let snapshots = Arc::new(snapshots);
+    let log = LogStore::new(handle.clone(), recovered, snapshots.kept.clone(), fault.clone());
+    let log = log.map_err(in_dir)?;
+    Ok(Recovery { handle, running, log, snapshots, found, fault, log_bytes })
+}
+
+fn report(recovered: &Recovered, found: &Found, dir: &Path) {
+    for error in &found.bad {
+        tracing::error!(error = chain(error), "a snapshot is damaged: an older one is used");
+    }
+    if let Some(cut) = &recovered.cut {
+        tracing::warn!(file = %cut.file.display(), offset = cut.offset, bytes = cut.bytes, "a torn tail was cut");
+    }
+    let snapshot = found.state.as_ref().map(|(last, ..)| last.index);
+    let (entries, segments) = (recovered.entries.len(), recovered.segments);
+    tracing::info!(dir = %dir.display(), snapshot, entries, segments, "the data directory was read");
+}
+
+/// The wires to the peers, and what serves them.
+struct Connected {
+    transport: Arc<dyn Transport>,
+    serving: Option<(TcpListener, Arc<TlsState>)>,
+    listening: Option<SocketAddr>,
+}
+
+async fn connect(rt: &Rt, identity: &Identity, wires: Wires) -> Result<Connected, StartError> {
+    match wires {
+        Wires::Custom(transport) => Ok(Connected { transport, serving: None, listening: None }),
+        Wires::Tls { listen, tls } => {
+            let tls = Arc::new(TlsState::new(&identity.lineage, identity.replica.0, tls)?);
+            let listen_error = |source| StartError::Listen { addr: listen, source };
+            let listener = TcpListener::bind(listen).await.map_err(listen_error)?;
+            let listening = Some(listener.local_addr().map_err(listen_error)?);
+            let transport = TonicTransport::new(rt.clone(), tls.clone(), identity)
+                .map_err(|error| StartError::Consensus(error.to_string()))?;
+            let serving = Some((listener, tls));
+            Ok(Connected { transport: Arc::new(transport), serving, listening })
+        }
+    }
+}
+
+impl<R: AsyncRuntime> Replica<R> {
+    /// Starts a replica from its data directory. It runs on the runtime of the calling task, on which `options.rt` must
+    /// spawn too; syncs and snapshots have threads of their own.
+    ///
+    /// # Errors
+    /// See [`StartError`]: each says what to do.
+    pub async fn start(options: ReplicaOptions) -> Result<Arc<Self>, StartError> {
+        let config = options.tuning.openraft(&options.identity.cluster)?;
+        let recovery = recover(&options).await?;
+        let ReplicaOptions { identity, wires, tuning, rt, .. } = options;
+        let connected = connect(&rt, &identity, wires).await?;
+        let me = identity.replica.0;
+        let metrics = Arc::new(Metrics::default());
+        let now = u64::try_from(rt.now().as_micros()).unwrap_or(u64::MAX);
+        let shared = Arc::new(Shared {
+            rt: rt.clone(),
+            fault: recovery.fault.clone(),
+            progress: Arc::new(Progress::default()),
+            metrics: metrics.clone(),
+            snapshots: recovery.snapshots.clone(),
+            applied_at: AtomicU64::new(now),
+        });
+        let (machine, start) = match recovery.found.state {
+            Some((last, membership, state)) => (Machine::new(state), Some((last, membership))),
+            None => (Machine::default(), None),
+        };
+        let published = machine.published();
+        let machine = StateMachine::new(machine, start, shared.clone());
+        let peers = Arc::new(Peers::new(connected.transport.clone()));
+        let factory = Factory {
+            rt: rt.clone(),
+            peers: peers.clone(),
+            snapshots: recovery.snapshots.clone(),
+            metrics: metrics.clone(),
+        };
+        let raft = Raft::<R>::new(me, config, factory, recovery.log, machine).await;
+        let raft = raft.map_err(|fatal| StartError::Consensus(fatal.to_string()))?;
+        let parts = Parts { identity: Arc::new(identity), tuning, rt, raft, shared, published, peers };
+        Ok(parts.assemble(connected, recovery.handle, recovery.running, recovery.log_bytes))
+    }
+}
+
+/// A running consensus and what goes around it.
+struct Parts<R: AsyncRuntime> {
+    identity: Arc<Identity>,
+    tuning: Tuning,
+    rt: Rt,
+    raft: Raft<R>,
+    shared: Arc<Shared>,
+    published: Arc<palisade_state::Published>,
+    peers: Arc<Peers>,
+}
+
+impl<R: AsyncRuntime> Parts<R> {
+    fn assemble(
+        self,
+        connected: Connected,
+        wal: Handle,
+        running: Option<Running>,
+        log_bytes: u64,
+    ) -> Arc<Replica<R>> {
+        let stop = Arc::new(Stop::default());
+        let metrics = self.shared.metrics.clone();
+        let leadership = Arc::new(Leadership::default());
+        let (proposer, waiting) = Proposer::new();
+        let (reads, readers) = Reads::new();
+        let forwarder = Arc::new(Forwarder::new(self.rt.clone(), self.peers.clone(), metrics));
+        let (detector, ended) = Detector::new(self.rt.clone());
+        let here = Answering { raft: self.raft.clone(), proposer: proposer.clone(), reads: reads.clone() };
+        let api: Arc<dyn PeerApi> = Arc::new(Local {
+            raft: self.raft.clone(),
+            rt: self.rt.clone(),
+            wal: wal.clone(),
+            detector: detector.clone(),
+            snapshots: self.shared.snapshots.clone(),
+            here: Arc::new(here),
+            receiving: Arc::default(),
+        });
+        self.spawn_store(&stop, &wal, &leadership, &proposer, waiting, readers);
+        self.spawn_watchers(&stop, &leadership, &forwarder, detector, ended);
+        self.spawn_snapshots(&stop, wal.clone(), log_bytes);
+        let (tls, serving) = self.serve(connected.serving, api.clone());
+        Arc::new(Replica {
+            identity: self.identity,
+            rt: self.rt,
+            tuning: self.tuning,
+            raft: self.raft,
+            shared: self.shared,
+            published: self.published,
+            leadership,
+            proposer,
+            forwarder,
+            reads,
+            stop,
+            wal,
+            api,
+            tls,
+            listening: connected.listening,
+            end: Mutex::new(End { serving, wal: running }),
+        })
+    }
+
+    fn serve(
+        &self,
+        serving: Option<(TcpListener, Arc<TlsState>)>,
+        api: Arc<dyn PeerApi>,
+    ) -> (Option<Arc<TlsState>>, Option<oneshot::Sender<()>>) {
+        let Some((listener, tls)) = serving else {
+            return (None, None);
+        };
+        let (stop, stopped) = oneshot::channel();
+        let options = ServeOptions {
+            rt: self.rt.clone(),
+            tls: tls.clone(),
+            identity: self.identity.clone(),
+            metrics: self.shared.metrics.clone(),
+            api,
+        };
+        serve(listener, options, stopped);
+        (Some(tls), Some(stop))
+    }
+
+    /// Proposing, reading, and letting time pass.
+    fn spawn_store(
+        &self,
+        stop: &Arc<Stop>,
+        wal: &Handle,
+        leadership: &Arc<Leadership>,
+        proposer: &Proposer,
+        waiting: proposer::Waiting,
+        readers: crate::reads::Readers,
+    ) {
+        let Identity { cluster, lineage, epoch, .. } = self.identity.as_ref().clone();
+        let leader = Leader {
+            raft: self.raft.clone(),
+            rt: self.rt.clone(),
+            shared: self.shared.clone(),
+            published: self.published.clone(),
+            wal: wal.clone(),
+            form: Form { cluster, lineage, epoch },
+            pipeline: self.tuning.pipeline,
+        };
+        spawn_until(&self.rt, stop.clone(), "proposer", leader.run(waiting));
+        let rounds = Rounds {
+            raft: self.raft.clone(),
+            rt: self.rt.clone(),
+            leadership: leadership.clone(),
+            peers: self.peers.clone(),
+            metrics: self.shared.metrics.clone(),
+            me: self.identity.replica.0,
+        };
+        spawn_until(&self.rt, stop.clone(), "reads", rounds.run(readers));
+        let (rt, raft, published) = (self.rt.clone(), self.raft.clone(), self.published.clone());
+        let tick = proposer::tick(rt, raft, published, proposer.clone(), self.tuning.tick);
+        spawn_until(&self.rt, stop.clone(), "tick", tick);
+    }
+
+    /// Following the leader, and finding out that it is gone.
+    fn spawn_watchers(
+        &self,
+        stop: &Arc<Stop>,
+        leadership: &Arc<Leadership>,
+        forwarder: &Arc<Forwarder>,
+        detector: Arc<Detector>,
+        ended: tokio::sync::mpsc::UnboundedReceiver<u64>,
+    ) {
+        let follower = leadership::Follower {
+            raft: self.raft.clone(),
+            leadership: leadership.clone(),
+            forwarder: forwarder.clone(),
+            shared: self.shared.clone(),
+            published: self.published.clone(),
+            stop: stop.clone(),
+        };
+        spawn_until(&self.rt, stop.clone(), "leadership", follower.run());
+        let watchdog = Watchdog {
+            raft: self.raft.clone(),
+            detector,
+            transport: self.peers.transport().clone(),
+            metrics: self.shared.metrics.clone(),
+            tuning: self.tuning.clone(),
+            me: self.identity.replica.0,
+        };
+        spawn_until(&self.rt, stop.clone(), "watch-streams", watchdog.clone().watch_streams(ended));
+        spawn_until(&self.rt, stop.clone(), "watch-silence", watchdog.watch_silence());
+    }
+
+    /// Takes a snapshot when the log has outgrown the last one.
+    fn spawn_snapshots(&self, stop: &Arc<Stop>, wal: Handle, recovered_bytes: u64) {
+        let (rt, raft) = (self.rt.clone(), self.raft.clone());
+        let (every, limit) = (self.tuning.snapshot_check, self.tuning.snapshot_log_bytes);
+        let task = async move {
+            let mut since = 0;
+            loop {
+                rt.sleep(every).await;
+                let written = recovered_bytes + wal.stats().bytes;
+                if written - since < limit {
+                    continue;
+                }
+                since = written;
+                if raft.trigger().snapshot().await.is_err() {
+                    return;
+                }
+            }
+        };
+        spawn_until(&self.rt, stop.clone(), "snapshots", task);
+    }
+}
