@@ -57,7 +57,8 @@ fn find_ports(machine: &Machine, asked: &[PortRequest]) -> Result<BTreeMap<Strin
         found.insert(request.name.clone(), port);
     }
     let (first, last) = (machine.port_first, machine.port_last);
-    let mut from = if (first..=last).contains(&machine.port_next) { machine.port_next } else { first };
+    let mut from =
+        if (first..=last).contains(&machine.port_next) { machine.port_next } else { first };
     for request in asked.iter().filter(|request| request.fixed.is_none()) {
         if first == 0 || last < first {
             return Err("offers no ports".to_owned());

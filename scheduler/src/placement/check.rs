@@ -54,9 +54,8 @@ pub fn check(machines: &[Machine], asks: &[Ask], plan: &Plan) -> Result<(), Brok
     for placement in &plan.placed {
         let node = placement.node.as_str();
         let machine = machines.get(node).ok_or_else(|| Broken::Unknown(node.to_owned()))?;
-        let ask = asks
-            .get(placement.id.as_str())
-            .ok_or_else(|| Broken::Unknown(placement.id.clone()))?;
+        let ask =
+            asks.get(placement.id.as_str()).ok_or_else(|| Broken::Unknown(placement.id.clone()))?;
         if let Some(reason) = candidates::misfit(machine, &ask.class) {
             return Err(Broken::Misplaced { node: node.to_owned(), id: ask.id.clone(), reason });
         }
@@ -70,9 +69,8 @@ pub fn check(machines: &[Machine], asks: &[Ask], plan: &Plan) -> Result<(), Brok
     }
     for (node, (amount, _)) in given {
         let Some(machine) = machines.get(node) else { continue };
-        let over = |given: u64, used: u64, offered: u64| {
-            given > 0 && given.saturating_add(used) > offered
-        };
+        let over =
+            |given: u64, used: u64, offered: u64| given > 0 && given.saturating_add(used) > offered;
         let overcommitted = |what| Broken::Overcommitted { node: node.to_owned(), what };
         if over(amount.cpu_milli, machine.used.cpu_milli, machine.offered.cpu_milli) {
             return Err(overcommitted("cpu"));

@@ -108,7 +108,8 @@ fn an_unknown_included_node_is_named() {
     let mut wants = ask("1", 1, 1);
     wants.class.includes.push("nowhere".to_owned());
     let made = plan("default", &[machine("n", 10, 10)], &[wants]);
-    let expected = [("n", "not among placement.includes"), ("nowhere", "no such node in pool default")];
+    let expected =
+        [("n", "not among placement.includes"), ("nowhere", "no such node in pool default")];
     let expected = expected.map(|(n, r)| Misfit { node: n.to_owned(), reason: r.to_owned() });
     assert_eq!(made.unplaced["1"], expected);
 }
@@ -125,10 +126,8 @@ fn ports_are_never_given_twice_and_not_again_at_once() {
     let ports: Vec<u16> = made.placed.iter().map(|p| p.ports["http"]).collect();
     assert_eq!(ports, [20_002, 20_000, 20_003]);
     assert_eq!(made.unplaced["4"][0].reason, "no free port in 20000-20003");
-    let taken = reason(
-        Machine { ports: [8080].into(), ..machine("n", 10, 10) },
-        &with("1", Some(8080)),
-    );
+    let taken =
+        reason(Machine { ports: [8080].into(), ..machine("n", 10, 10) }, &with("1", Some(8080)));
     assert_eq!(taken, "port 8080 is taken");
 }
 
@@ -199,11 +198,10 @@ fn cpus_are_exact_thousandths() {
 #[test]
 fn amounts_are_shown_as_people_read_them() {
     assert_eq!((size::cpus(1200), size::cpus(4000)), ("1.2".to_owned(), "4".to_owned()));
-    assert_eq!((size::bytes(512 << 20), size::bytes(3 << 29), size::bytes(7)), (
-        "512 MiB".to_owned(),
-        "1.5 GiB".to_owned(),
-        "7 B".to_owned()
-    ));
+    assert_eq!(
+        (size::bytes(512 << 20), size::bytes(3 << 29), size::bytes(7)),
+        ("512 MiB".to_owned(), "1.5 GiB".to_owned(), "7 B".to_owned())
+    );
 }
 
 fn read(value: Value) -> Result<Request, Vec<String>> {
@@ -212,13 +210,16 @@ fn read(value: Value) -> Result<Request, Vec<String>> {
     let request = cpumem::resources(&map, "/resources", &mut problems);
     match problems.into_result() {
         Ok(()) => Ok(request),
-        Err(error) => Err(error.problems.into_iter().map(|p| p.pointer + ": " + &p.message).collect()),
+        Err(error) => {
+            Err(error.problems.into_iter().map(|p| p.pointer + ": " + &p.message).collect())
+        }
     }
 }
 
 #[test]
 fn requests_are_normalised() {
-    let both = read(json!({"cpu-limit": 2, "memory-request": "1G", "memory-limit": "512M"})).unwrap();
+    let both =
+        read(json!({"cpu-limit": 2, "memory-request": "1G", "memory-limit": "512M"})).unwrap();
     assert_eq!((both.cpu_request_milli, both.cpu_limit_milli), (2000, 2000));
     assert_eq!((both.memory_request_bytes, both.memory_limit_bytes), (1 << 30, 1 << 30));
     let request_only = read(json!({"cpu-request": 0.5})).unwrap();
@@ -228,11 +229,14 @@ fn requests_are_normalised() {
 #[test]
 fn junk_in_a_request_is_refused_with_its_pointer() {
     let problems = read(json!({"cpu_request": 1, "memory-limit": "lots", "cpu-bind": true}));
-    assert_eq!(problems.unwrap_err(), [
-        "/resources/cpumem/cpu-bind: cpu-bind is not supported yet",
-        "/resources/cpumem/cpu_request: unknown field; did you mean \"cpu-request\"?",
-        "/resources/cpumem/memory-limit: \"lots\" is not a size; write bytes or a size such as \"512MB\"",
-    ]);
+    assert_eq!(
+        problems.unwrap_err(),
+        [
+            "/resources/cpumem/cpu-bind: cpu-bind is not supported yet",
+            "/resources/cpumem/cpu_request: unknown field; did you mean \"cpu-request\"?",
+            "/resources/cpumem/memory-limit: \"lots\" is not a size; write bytes or a size such as \"512MB\"",
+        ]
+    );
 }
 
 #[test]
@@ -246,8 +250,7 @@ fn an_unknown_plugin_is_named_with_the_nearest() {
 
 #[test]
 fn a_machine_offers_all_threads_and_four_fifths_of_its_memory() {
-    let mut facts =
-        HostFacts { threads: 4, memory_bytes: 4_000_000_000, ..HostFacts::default() };
+    let mut facts = HostFacts { threads: 4, memory_bytes: 4_000_000_000, ..HostFacts::default() };
     let all = Amount { cpu_milli: 4000, memory_bytes: 3_200_000_000 };
     assert_eq!(cpumem::offered(&facts), all);
     facts.offered_cpu_milli = 1500;

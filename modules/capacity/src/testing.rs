@@ -1,0 +1,304 @@
+//! A bench for tests of modules: the kernel in memory, nodes out of thin air, and reconcilers that
+//! are stepped by hand.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{
+    executor::block_on,
+    future::{BoxFuture, ready},
+};
+use palisade_contract::{
+    Context, Error, Module, NodeId, ReconcileContext, Reconciler, Result,
+    module::Run,
+    node::{HostFacts, Node, NodePhase, NodeSession},
+    ports::{JoinRequest, Nodes, Ports},
+};
+use palisade_state::{
+    Role, Runtime, Tx, View,
+    command::{FenceCheck, Finish, Kind, WorkerBeat},
+    memory::MemoryStore,
+    shard::shard_of,
+};
+
+/// Time that stands still and numbers that follow from a seed.
+#[derive(Debug, Default)]
+pub struct TestRuntime(AtomicU64);
+
+impl Runtime for TestRuntime {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn wall_ms(&self) -> u64 {
+        1_700_000_000_000
+    }
+
+    fn sleep(&self, _duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(ready(()))
+    }
+
+    fn spawn(&self, name: &'static str, _task: BoxFuture<'static, ()>) {
+        panic!("the bench spawns nothing, not even {name}");
+    }
+
+    /// Grows with each call, so that ids sort as they were made.
+    fn random(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Nodes that are what the test says.
+#[derive(Default)]
+pub struct FakeNodes(Mutex<BTreeMap<String, Node>>);
+
+impl FakeNodes {
+    /// Adds or replaces one.
+    pub fn set(&self, node: Node) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node.id.key(), node);
+    }
+
+    /// Changes one by name.
+    pub fn change(&self, name: &str, change: impl FnOnce(&mut Node)) -> NodeId {
+        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let node = nodes.values_mut().find(|node| node.name == name).expect("a node of this name");
+        change(node);
+        node.id.clone()
+    }
+}
+
+fn unused<T>() -> Result<T> {
+    Err(Error::internal("the bench's nodes do not join"))
+}
+
+impl Nodes for FakeNodes {
+    fn find(&self, _view: &View, id_or_name: &str) -> Result<Option<Node>> {
+        let nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = |node: &&Node| node.name == id_or_name && node.phase != NodePhase::Retired;
+        Ok(nodes.get(id_or_name).or_else(|| nodes.values().find(named)).cloned())
+    }
+
+    fn list(&self, _view: &View) -> Result<Vec<Node>> {
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect())
+    }
+
+    fn join(&self, _cx: &Context, _tx: &mut Tx, _request: &JoinRequest) -> Result<Node> {
+        unused()
+    }
+
+    fn note_replay(&self, _tx: &mut Tx, _request: &JoinRequest) -> Result<()> {
+        unused()
+    }
+
+    fn authenticate(&self, _view: &View, _node: &NodeId, _key: &str) -> Result<Node> {
+        unused()
+    }
+
+    fn renew(&self, _tx: &mut Tx, _node: &NodeId, _old_key: &str, _new_key: &str) -> Result<()> {
+        unused()
+    }
+
+    fn session_opened(
+        &self,
+        _tx: &mut Tx,
+        _node: &NodeId,
+        _session: &NodeSession,
+        _facts: &HostFacts,
+        _agent_version: &str,
+    ) -> Result<()> {
+        unused()
+    }
+
+    fn session_closed(
+        &self,
+        _tx: &mut Tx,
+        _node: &NodeId,
+        _session: &palisade_contract::SessionId,
+    ) -> Result<()> {
+        unused()
+    }
+
+    fn facts_changed(&self, _tx: &mut Tx, _node: &NodeId, _facts: &HostFacts) -> Result<()> {
+        unused()
+    }
+}
+
+/// The bench.
+pub struct Bench {
+    /// The kernel.
+    pub store: Arc<MemoryStore>,
+    /// What modules are given.
+    pub context: Context,
+    /// The nodes.
+    pub nodes: Arc<FakeNodes>,
+    reconcilers: Vec<Arc<dyn Reconciler>>,
+}
+
+const ROLES: [Role; 2] = [Role::Controllers, Role::Scheduler];
+
+impl Bench {
+    /// Starts modules on an empty kernel.
+    #[must_use]
+    pub fn new(modules: &[&dyn Module]) -> Self {
+        let store = Arc::new(MemoryStore::default());
+        let nodes = Arc::new(FakeNodes::default());
+        let ports = Arc::new(Ports::default());
+        ports.nodes.fill(nodes.clone()).expect("an empty port");
+        let context = Context { rt: Arc::new(TestRuntime::default()), store: store.clone(), ports };
+        for module in modules {
+            block_on(module.start(&context)).expect("a start");
+        }
+        let reconcilers = modules.iter().flat_map(|module| module.reconcilers()).collect();
+        let bench = Self { store, context, nodes, reconcilers };
+        bench.beat();
+        bench
+    }
+
+    /// Lets the workers live on.
+    pub fn beat(&self) {
+        for role in ROLES {
+            let beat = WorkerBeat {
+                worker: "1".to_owned(),
+                incarnation: 1,
+                role: role.into(),
+                singletons: vec![],
+                draining: false,
+                sharded: true,
+            };
+            let outcome = self.store.apply(Kind::WorkerBeat(beat).into()).expect("a beat");
+            assert!(outcome.is_applied(), "{outcome:?}");
+        }
+    }
+
+    /// Lets time pass without losing a lease.
+    pub fn advance(&self, ms: u64) {
+        let mut left = ms;
+        while left > 0 {
+            let step = left.min(3000);
+            self.store.advance(step);
+            self.beat();
+            left -= step;
+        }
+    }
+
+    /// The newest view.
+    #[must_use]
+    pub fn view(&self) -> View {
+        palisade_state::Store::view(&*self.store)
+    }
+
+    /// A ready node of pool `default` with so many threads and bytes; ports 20000 to 20099.
+    pub fn node(&self, name: &str, cpu_milli: u64, memory_bytes: u64) -> NodeId {
+        let node = Node {
+            id: NodeId::mint(&*self.context.rt),
+            name: name.to_owned(),
+            pool: "default".to_owned(),
+            tenant: String::new(),
+            labels: BTreeMap::new(),
+            phase: NodePhase::Ready,
+            schedulable: true,
+            session: None,
+            disconnected_at_ms: None,
+            facts: HostFacts {
+                offered_cpu_milli: cpu_milli,
+                offered_memory_bytes: memory_bytes,
+                drivers: vec!["process".to_owned()],
+                port_first: 20_000,
+                port_last: 20_099,
+                address: format!("{name}.test"),
+                ..HostFacts::default()
+            },
+            keys: vec![],
+            joined_at_ms: 0,
+            agent_version: String::new(),
+        };
+        let id = node.id.clone();
+        self.nodes.set(node);
+        id
+    }
+
+    /// Changes a node and wakes `kinds` for it, as inventory does.
+    pub fn change_node(
+        &self,
+        name: &str,
+        kinds: &[&str],
+        change: impl FnOnce(&mut Node),
+    ) -> NodeId {
+        let id = self.nodes.change(name, change);
+        self.commit(|tx| {
+            for kind in kinds {
+                tx.enqueue(kind, id.as_str())?;
+            }
+            Ok(())
+        });
+        id
+    }
+
+    /// Runs a transaction.
+    pub fn commit(&self, build: impl FnMut(&mut Tx) -> Result<()> + Send) {
+        block_on(self.context.commit(build)).expect("a commit");
+    }
+
+    /// Runs each due key of the modules' reconcilers once; how many there were.
+    pub fn step(&self) -> usize {
+        let view = self.view();
+        let now = view.clock().now_ms;
+        let due: Vec<(String, String, u64)> = view
+            .all_work()
+            .filter(|(_, row)| row.due_ms <= now)
+            .map(|((kind, key), row)| (kind.to_string(), key.to_string(), row.generation))
+            .collect();
+        let mut ran = 0;
+        for (kind, key, generation) in due {
+            if let Some(reconciler) = self.reconcilers.iter().find(|r| r.name() == kind) {
+                self.run(&**reconciler, Finish { kind, key, generation });
+                ran += 1;
+            }
+        }
+        ran
+    }
+
+    /// Steps until nothing is due; how many steps that took.
+    pub fn settle(&self) -> usize {
+        for steps in 0..100 {
+            if self.step() == 0 {
+                return steps;
+            }
+        }
+        panic!("the reconcilers never settle: {:?}", self.view().all_work().collect::<Vec<_>>());
+    }
+
+    fn run(&self, reconciler: &dyn Reconciler, work: Finish) {
+        let shard = shard_of(&work.key);
+        let name = reconciler.role().shard_lease(shard);
+        let lease = self.view().lease(&name).cloned().expect("a lease");
+        let check = FenceCheck {
+            lease: name,
+            worker: lease.owner.to_string(),
+            incarnation: lease.incarnation,
+            fence: Some(lease.fence.into()),
+        };
+        let key = work.key.clone();
+        let cx = ReconcileContext::new(self.context.clone(), check, shard, work, None);
+        let run = block_on(reconciler.run(&cx, &key)).expect("a run");
+        if cx.is_finished() {
+            return;
+        }
+        let delay = match run {
+            Run::Done => 0,
+            Run::Again => 50,
+            Run::After(delay) => u64::try_from(delay.as_millis()).expect("a delay"),
+        };
+        if run == Run::Done {
+            block_on(cx.finish(|_| Ok(()))).expect("a finish");
+        } else {
+            block_on(cx.put_off(delay, "")).expect("a requeue");
+        }
+    }
+}
