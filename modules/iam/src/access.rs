@@ -16,7 +16,7 @@ const ADMIN: &str = "admin";
 fn refused() -> Error {
     Error::new(Code::Unauthenticated, "the credential is wrong, expired or revoked").hint(
         "`palisade context show` says which one is used; somebody who is in can make a new one \
-         with `palisade auth token create`",
+         with `palisade api-token create`",
     )
 }
 
@@ -38,14 +38,13 @@ fn by_token(view: &View, text: &str) -> Result<Principal> {
         .is_some_and(|row| hex::decode_to_slice(&row.secret_sha256, &mut wanted).is_ok());
     let equal: bool = presented.ct_eq(&wanted).into();
     let now_ms = view.clock().now_ms;
-    let row = row
-        .filter(|row| readable && equal && row.is_valid(now_ms))
-        .ok_or_else(refused)?;
+    let row = row.filter(|row| readable && equal && row.is_valid(now_ms)).ok_or_else(refused)?;
     Ok(Principal { name: format!("token/{}", row.id), roles: row.roles, tenant: row.tenant })
 }
 
 fn by_certificate(view: &View, uri: &str) -> Result<Principal> {
-    let lineage = view.formation().map(|formation| formation.lineage.as_str()).ok_or_else(refused)?;
+    let lineage =
+        view.formation().map(|formation| formation.lineage.as_str()).ok_or_else(refused)?;
     let name = uri
         .strip_prefix("palisade://")
         .and_then(|rest| rest.strip_prefix(lineage))
@@ -67,11 +66,8 @@ pub(crate) fn authorize(principal: &Principal, action: &str, resource: &Resource
     if may(&principal.roles, &principal.tenant, action, &resource.tenant) {
         return Ok(());
     }
-    let roles = if principal.roles.is_empty() {
-        "no role".to_owned()
-    } else {
-        principal.roles.join(", ")
-    };
+    let roles =
+        if principal.roles.is_empty() { "no role".to_owned() } else { principal.roles.join(", ") };
     let within = if principal.tenant.is_empty() {
         String::new()
     } else {

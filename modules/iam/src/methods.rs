@@ -245,7 +245,7 @@ fn find(tx: &mut Tx, id_or_name: &str) -> Result<Versioned<TokenRow>> {
         None => None,
     };
     found.ok_or_else(|| {
-        Error::not_found("API token", id_or_name).hint("`palisade auth token ls` shows all")
+        Error::not_found("API token", id_or_name).hint("`palisade api-token ls` shows all")
     })
 }
 
@@ -288,7 +288,7 @@ fn keep_one_admin(tx: &mut Tx, revoked: &str, now_ms: u64) -> Result<()> {
              nobody could make another"
         ),
     )
-    .hint("make a new one first: `palisade auth token create --role cluster-admin`"))
+    .hint("make a new one first: `palisade api-token create --role cluster-admin`"))
 }
 
 fn record(row: &TokenRow, now_ms: u64, revision: u64) -> TokenRecord {
@@ -327,7 +327,7 @@ pub(crate) fn findings(view: &View) -> Result<Vec<Finding>> {
         check: check.to_owned(),
         severity,
         message,
-        fix: "make one that lasts: `palisade auth token create --role cluster-admin`, with the \
+        fix: "make one that lasts: `palisade api-token create --role cluster-admin`, with the \
               certificate of `admin` if no token is left"
             .to_owned(),
         count: None,

@@ -14,8 +14,7 @@ pub enum Role {
 }
 
 /// All of them, by how much they may.
-pub const ROLES: [Role; 4] =
-    [Role::Viewer, Role::Operator, Role::TenantAdmin, Role::ClusterAdmin];
+pub const ROLES: [Role; 4] = [Role::Viewer, Role::Operator, Role::TenantAdmin, Role::ClusterAdmin];
 
 /// Areas that operators may only read: who gets in, and what the cluster is made of.
 const GUARDED_AREAS: [&str; 9] = [

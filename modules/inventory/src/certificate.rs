@@ -91,8 +91,7 @@ pub(crate) fn note_clone(tx: &mut Tx, id: &NodeId, old_key: &str) -> Result<()> 
         return Ok(());
     }
     let mut marked = row.clone();
-    marked.clone =
-        Some(CloneMark { key: old_key.to_owned(), at_ms: tx.view().clock().wall_ms });
+    marked.clone = Some(CloneMark { key: old_key.to_owned(), at_ms: tx.view().clock().wall_ms });
     store(tx, &row, &marked)?;
     let node = &row.node;
     let data = json!({

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use palisade_contract::{Finding, Result, Severity, node::{Node, NodePhase}};
+use palisade_contract::{
+    Finding, Result, Severity,
+    node::{Node, NodePhase},
+};
 use palisade_state::View;
 
 use crate::{
@@ -59,11 +62,8 @@ fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
 }
 
 fn some(nodes: &[NodeRow], which: impl Fn(&Node) -> bool) -> Option<(String, usize)> {
-    let found: Vec<&str> = nodes
-        .iter()
-        .filter(|row| which(&row.node))
-        .map(|row| row.node.name.as_str())
-        .collect();
+    let found: Vec<&str> =
+        nodes.iter().filter(|row| which(&row.node)).map(|row| row.node.name.as_str()).collect();
     (!found.is_empty()).then(|| (names(found.iter().copied()), found.len()))
 }
 
@@ -114,7 +114,8 @@ fn replays<'a>(tokens: &'a [TokenRow], nodes: &'a [NodeRow]) -> impl Iterator<It
                 Severity::Error,
                 format!(
                     "join token {} was presented again by {:?} after it had made {made}: somebody \
-                     else has it", token.id, replay.hostname
+                     else has it",
+                    token.id, replay.hostname
                 ),
                 format!(
                     "make sure that {made} is the machine that you meant, else remove it with \
@@ -178,7 +179,10 @@ fn expiring(tokens: &[TokenRow], view: &View) -> Option<Finding> {
         finding(
             "join-tokens.expiring",
             Severity::Info,
-            format!("join tokens end within 15 min and are not used up: {}", names(soon.iter().copied())),
+            format!(
+                "join tokens end within 15 min and are not used up: {}",
+                names(soon.iter().copied())
+            ),
             "use them, or make new ones with `palisade token create`",
             soon.len(),
         )

@@ -82,12 +82,7 @@ fn again(tx: &mut Tx, id: &NodeId, key: &str) -> Result<Node> {
     .hint("start its agent with `palisade agent run`"))
 }
 
-fn redeem(
-    cx: &Context,
-    tx: &mut Tx,
-    mut token: TokenRow,
-    request: &JoinRequest,
-) -> Result<Node> {
+fn redeem(cx: &Context, tx: &mut Tx, mut token: TokenRow, request: &JoinRequest) -> Result<Node> {
     check_expected(tx, &token, &request.facts)?;
     if let Some((_, taken)) = tx.by_index(&NODES, "key", &request.key)?.into_iter().next() {
         return Err(Error::new(
@@ -116,11 +111,7 @@ fn redeem(
     token.redemptions.push(Redemption { key: request.key.clone(), node: id.clone() });
     debug_assert!(token.redemptions.len() <= token.uses as usize, "INV-1");
     tx.put(&JOIN_TOKENS, &token.id, &token)?;
-    tx.put(
-        &NODES,
-        &id.key(),
-        &NodeRow { node: node.clone(), clone: None, retired_at_ms: None },
-    )?;
+    tx.put(&NODES, &id.key(), &NodeRow { node: node.clone(), clone: None, retired_at_ms: None })?;
     node_spec::invalidate(tx, &id)?;
     let data = json!({"node": id, "name": node.name, "pool": node.pool, "token": token.id});
     tx.publish("node.joined", &node.tenant, format!("node/{id}"), &data);

@@ -92,7 +92,8 @@ fn check_expect(expect: &Expect, uses: u32, at: &str, problems: &mut Problems) {
         match ProductUuid::parse(text) {
             None => problems.add(pointer, "must be a UUID, as `dmidecode -s system-uuid` shows it"),
             Some(uuid) if !uuid.identifies() => {
-                problems.add(pointer, "is a constant that many boards share: it identifies no machine");
+                problems
+                    .add(pointer, "is a constant that many boards share: it identifies no machine");
             }
             Some(_) if uses > 1 => problems.add(pointer, "names one machine, so uses must be 1"),
             Some(_) => {}

@@ -222,11 +222,13 @@ fn record(cx: &MethodContext, view: &View, row: &NodeRow, revision: u64) -> Resu
 
 fn message(view: &View, row: &NodeRow) -> String {
     if row.clone.is_some() {
-        return "another machine presented an old key of this node: see `palisade doctor`".to_owned();
+        return "another machine presented an old key of this node: see `palisade doctor`"
+            .to_owned();
     }
-    let away = row.node.disconnected_at_ms.map_or(0, |since_ms| {
-        view.clock().now_ms.saturating_sub(since_ms) / 1000
-    });
+    let away = row
+        .node
+        .disconnected_at_ms
+        .map_or(0, |since_ms| view.clock().now_ms.saturating_sub(since_ms) / 1000);
     match row.node.phase {
         NodePhase::Joining => "has joined; its agent has not connected yet".to_owned(),
         NodePhase::Unhealthy => format!("its agent has been away for {away} s"),

@@ -39,9 +39,9 @@ impl Reconciler for LostNodes {
     fn run<'a>(&'a self, cx: &'a ReconcileContext, key: &'a str) -> BoxFuture<'a, Result<Run>> {
         Box::pin(async move {
             let Some(id) = NodeId::parse(key) else { return Ok(Run::Done) };
-            let away = NODES.get(&cx.view(), &id.key())?.is_some_and(|found| {
-                found.value.node.phase == NodePhase::Unhealthy
-            });
+            let away = NODES
+                .get(&cx.view(), &id.key())?
+                .is_some_and(|found| found.value.node.phase == NodePhase::Unhealthy);
             if !away {
                 return Ok(Run::Done);
             }
@@ -58,8 +58,10 @@ impl Reconciler for LostNodes {
 
 impl LostNodes {
     fn left_ms(&self, view: &View, id: &NodeId) -> Result<Option<u64>> {
-        let since_ms = NODES.get(view, &id.key())?.and_then(|found| found.value.node.disconnected_at_ms);
-        let due_ms = since_ms.map(|since_ms| since_ms.saturating_add(life::millis(self.lost_grace)));
+        let since_ms =
+            NODES.get(view, &id.key())?.and_then(|found| found.value.node.disconnected_at_ms);
+        let due_ms =
+            since_ms.map(|since_ms| since_ms.saturating_add(life::millis(self.lost_grace)));
         let left_ms = due_ms.map(|due_ms| due_ms.saturating_sub(view.clock().now_ms));
         Ok(left_ms.filter(|left_ms| *left_ms > 0))
     }

@@ -1,0 +1,3 @@
+mod matrix;
+mod tokens;
+mod world;

@@ -1,0 +1,5 @@
+mod joining;
+mod keys;
+mod life;
+mod methods;
+mod world;
