@@ -104,7 +104,8 @@ impl Serve {
 
 async fn open(drivers: &Drivers, request: &LogRequest) -> Result<log::Reader, Problem> {
     let mut last = Problem::new("INSTANCE_UNKNOWN", "this node has no driver");
-    for driver in drivers.values().cloned() {
+    for driver in drivers.values() {
+        let driver = driver.clone();
         let (id, tail) = (request.instance_id.clone(), request.tail_lines);
         let opened = blocking(move || driver.logs(&id, tail))
             .await

@@ -102,12 +102,12 @@ pub enum ConnectError {
     },
     /// The server proved no pinned key.
     #[error(
-        "{server} presented no certificate with a pinned key (it has {presented}); the token was not sent: check the address and the --pin values printed by `palisade token create`"
+        "{server} has not proven a pinned key ({presented}); the token was not sent: check the address and the --pin values printed by `palisade token create`"
     )]
     Pin {
         /// The server.
         server: String,
-        /// The pins of what it presented.
+        /// What it presented instead.
         presented: String,
     },
     /// The handshake failed.
@@ -253,8 +253,6 @@ impl PinVerifier {
         }
         let anchors: Vec<_> = rest.iter().filter(|der| pinned(der)).collect();
         if anchors.is_empty() {
-            let all = std::iter::once(leaf).chain(rest).filter_map(Pin::of_certificate);
-            self.presented.put(all.map(|pin| pin.to_string()).collect::<Vec<_>>().join(", "));
             return Err(rustls::Error::InvalidCertificate(
                 rustls::CertificateError::ApplicationVerificationFailure,
             ));
@@ -271,6 +269,25 @@ impl PinVerifier {
             now,
             self.provider.signature_verification_algorithms.all,
         )
+    }
+}
+
+impl PinVerifier {
+    fn describe(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        error: &rustls::Error,
+    ) -> String {
+        let shown: Vec<Pin> =
+            std::iter::once(leaf).chain(rest).filter_map(Pin::of_certificate).collect();
+        if shown.iter().any(|pin| self.pins.contains(pin)) {
+            return format!(
+                "it shows the pinned certificate, but its own is not valid under it: {error}"
+            );
+        }
+        let shown: Vec<String> = shown.iter().map(Pin::to_string).collect();
+        format!("it has {}", shown.join(", "))
     }
 }
 
@@ -297,8 +314,13 @@ impl ServerCertVerifier for PinVerifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.check(end_entity, intermediates, now)?;
-        Ok(ServerCertVerified::assertion())
+        match self.check(end_entity, intermediates, now) {
+            Ok(()) => Ok(ServerCertVerified::assertion()),
+            Err(error) => {
+                self.presented.put(self.describe(end_entity, intermediates, &error));
+                Err(error)
+            }
+        }
     }
 
     fn verify_tls12_signature(

@@ -13,6 +13,7 @@ mod launch;
 pub mod log;
 mod netlink;
 mod pid;
+mod prepare;
 mod process;
 mod signal;
 mod user;
@@ -23,8 +24,9 @@ pub(crate) use files::{Ended, InstanceDir, Limits, RunConfig, RunState, read_jso
 pub(crate) use launch::{LaunchError, exec_problem, resolve_command};
 pub(crate) use netlink::interface_addresses;
 pub(crate) use pid::{ProcessId, children_of};
+pub(crate) use prepare::id_is_sound;
+pub(crate) use process::boot_id_or_empty;
 pub use process::{ProcessDriver, ShimCommand};
-pub(crate) use process::{boot_id_or_empty, id_is_sound};
 pub use signal::SignalName;
 pub(crate) use user::lookup as lookup_user;
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use rustix::process::{Resource, Rlimit, setrlimit};
+use sha2::{Digest, Sha256};
 
 use super::now_ms;
 use crate::{
@@ -63,7 +64,7 @@ fn prepare(dir: &InstanceDir) -> Result<(PathBuf, Command), Problem> {
     let config = config(dir)?;
     rustix::process::setsid().map_err(|error| failed("cannot begin a session", error.into()))?;
     let (file, command) = command(&config)?;
-    let mut cgroup = Cgroup::create(&config.id, &config.limits);
+    let mut cgroup = Cgroup::create(&group_name(dir, &config), &config.limits);
     if let Err(error) = Cgroup::enter(&cgroup.dirs) {
         cgroup.not_enforced.push(format!("control group: {error}"));
     }
@@ -84,6 +85,13 @@ fn prepare(dir: &InstanceDir) -> Result<(PathBuf, Command), Problem> {
     durable::replace(&dir.state(), &text, 0o600)
         .map_err(|error| failed("cannot record the process", error))?;
     Ok((file, command))
+}
+
+/// Groups are named on the whole machine, and another agent on it may have the same instance id.
+fn group_name(dir: &InstanceDir, config: &RunConfig) -> String {
+    let sum = Sha256::digest(dir.path().as_os_str().as_encoded_bytes());
+    let short: String = hex::encode(sum).chars().take(12).collect();
+    format!("{}-{short}", config.id)
 }
 
 /// Where there is no control group for memory, a limit per process is better than none.

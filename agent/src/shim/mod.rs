@@ -187,9 +187,8 @@ fn detached(args: &Args) -> io::Result<()> {
         Err(problem) => (end_of(config.run, Cause::NotStarted(problem)), Vec::new()),
     };
     let ran_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    write_json(&dir.exit(), &Ended { ran_ms, ..ended })?;
     Cgroup::remove(&cgroups);
-    Ok(())
+    write_json(&dir.exit(), &Ended { ran_ms, ..ended })
 }
 
 fn end_of(run: u32, cause: Cause) -> Ended {
@@ -220,15 +219,19 @@ fn run(args: &Args, config: &RunConfig) -> Result<(Ended, Vec<PathBuf>), Problem
     }
     let log = log::Writer::new(dir.log(), config.log_bytes_max, config.log_files_max);
     let mut pump = Pump::new(pipes.out, pipes.err, log);
+    let state = read_json::<RunState>(&dir.state()).ok().flatten();
+    let cgroups = state
+        .filter(|state| state.run == config.run)
+        .map(|state| state.cgroups)
+        .unwrap_or_default();
     if !answer.is_empty() {
         let _ = pump.until_child_ends(child.id());
+        Cgroup::remove(&cgroups);
         return Err(serde_json::from_slice(&answer).unwrap_or_else(|_| {
             Problem::new("START_FAILED", String::from_utf8_lossy(&answer).into_owned())
         }));
     }
     tell_agent();
-    let state = read_json::<RunState>(&dir.state()).ok().flatten();
-    let cgroups = state.map(|state| state.cgroups).unwrap_or_default();
     let outcome = pump
         .until_child_ends(child.id())
         .map_err(|error| failed("cannot wait for the workload", &error))?;
@@ -289,9 +292,8 @@ fn attach(args: &Args) -> io::Result<()> {
     end_leftovers(&state.cgroups);
     pump.drain();
     let ran_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    write_json(&dir.exit(), &Ended { ran_ms, ..end_of(state.run, Cause::Unknown) })?;
     Cgroup::remove(&state.cgroups);
-    Ok(())
+    write_json(&dir.exit(), &Ended { ran_ms, ..end_of(state.run, Cause::Unknown) })
 }
 
 /// The agent reads our standard output to its end: that it ends says that the start is decided.
