@@ -1,0 +1,88 @@
+//! Putting a Palisade together: the built-in modules in their order, then a third party's own.
+//!
+//! A third party ships its own binary with `palisade::Builder::new().plugin(AcmeWidgets).run()`,
+//! which has every verb of ours.
+
+use std::{sync::Arc, time::Duration};
+
+use palisade_api::module::ServerModule;
+use palisade_capacity::CapacityModule;
+use palisade_contract::{Code, Error, Module, Registry, Result};
+use palisade_iam::{Bootstrap, Iam};
+use palisade_inventory::Inventory;
+use palisade_scheduler::NodeControllers;
+use palisade_workloads::WorkloadsModule;
+
+/// What a binary is made of beside the built-in modules.
+#[derive(Clone, Default)]
+pub struct Builder {
+    modules: Vec<Arc<dyn Module>>,
+    plugins: Vec<Arc<dyn Module>>,
+}
+
+/// What the built-in modules are told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The first admin token.
+    pub bootstrap: Option<Bootstrap>,
+    /// How long a node without a session keeps its instances.
+    pub node_lost: Duration,
+}
+
+/// The modules of a process, checked.
+pub struct Assembled {
+    /// All of them, in registration order.
+    pub registry: Registry,
+    /// The server's own module, which is told of the process it runs in.
+    pub server: Arc<ServerModule>,
+}
+
+impl Builder {
+    /// The built-in modules alone.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a module of the operator's.
+    #[must_use]
+    pub fn module(mut self, module: impl Module + 'static) -> Self {
+        self.modules.push(Arc::new(module));
+        self
+    }
+
+    /// Adds a plugin.
+    #[must_use]
+    pub fn plugin(mut self, plugin: impl Module + 'static) -> Self {
+        self.plugins.push(Arc::new(plugin));
+        self
+    }
+
+    /// Puts the modules together in registration order, which is also the order of migrations, of
+    /// starting and of merging NodeSpecs.
+    ///
+    /// # Errors
+    /// `INVALID_CONFIG`, naming the module and the rule that it breaks.
+    pub fn assemble(&self, settings: Settings) -> Result<Assembled> {
+        let not_a_plugin = self.plugins.iter().find(|plugin| plugin.plugin().is_none());
+        if let Some(module) = not_a_plugin {
+            let detail = format!("module {}: was added as a plugin and has no plugin id", module.name());
+            return Err(Error::new(Code::InvalidConfig, detail));
+        }
+        let server = Arc::new(ServerModule::default());
+        let controllers = Arc::new(NodeControllers::default());
+        let mut modules: Vec<Arc<dyn Module>> = vec![
+            server.clone(),
+            controllers.clone(),
+            Arc::new(Inventory::new(settings.node_lost)),
+            Arc::new(CapacityModule),
+            Arc::new(Iam::new(settings.bootstrap)),
+            Arc::new(WorkloadsModule),
+        ];
+        modules.extend(self.modules.iter().cloned());
+        modules.extend(self.plugins.iter().cloned());
+        let registry = Registry::new(modules)?;
+        controllers.bind(&registry);
+        Ok(Assembled { registry, server })
+    }
+}
