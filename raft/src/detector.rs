@@ -174,7 +174,10 @@ impl<R: AsyncRuntime> Watchdog<R> {
             let Some(suspect) = self.suspect().filter(|suspect| suspect.leader == leader) else {
                 continue;
             };
-            if self.refuses(&suspect.addr).await {
+            let is_gone = self.refuses(&suspect.addr).await;
+            // A leader that handed over and stopped is not missed.
+            let is_current = self.suspect().is_some_and(|now| now.vote == suspect.vote);
+            if is_gone && is_current {
                 self.campaign(suspect, Cause::Refused, Duration::ZERO).await;
             }
         }

@@ -62,6 +62,17 @@ impl Leadership {
         }
     }
 
+    /// Waits until a replica other than `me` leads.
+    pub(crate) async fn taken_by_other(&self, me: u64) {
+        loop {
+            let seen = self.seen();
+            if seen.leader.is_some_and(|leader| leader != me) {
+                return;
+            }
+            self.changed_from(&seen).await;
+        }
+    }
+
     /// Takes over what `raft` shows; true when the leader is another one.
     fn refresh<R: AsyncRuntime>(&self, raft: &Raft<R>) -> bool {
         let now = {

@@ -91,7 +91,7 @@ impl Tuning {
             max_payload_entries: 1024,
             snapshot_policy: openraft::SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: self.keep_entries,
-            purge_batch_size: 256,
+            purge_batch_size: (self.keep_entries / 4).clamp(1, 256),
             backoff: "50ms 100ms 200ms ...500ms".to_owned(),
             // A snapshot has no deadline of its own: it ends with the leadership or with the connection.
             install_snapshot_timeout: 600_000,

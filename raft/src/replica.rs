@@ -345,11 +345,10 @@ impl<R: AsyncRuntime> Replica<R> {
         let Some((successor, _)) = best else {
             return;
         };
-        let seen = self.leadership.seen();
         tracing::info!(successor, "handing leadership over");
         if self.raft.trigger().transfer_leader(successor).await.is_ok() {
-            let changed = self.leadership.changed_from(&seen);
-            if timeout(self.rt.as_ref(), self.tuning.handover, changed).await.is_none() {
+            let taken = self.leadership.taken_by_other(me);
+            if timeout(self.rt.as_ref(), self.tuning.handover, taken).await.is_none() {
                 tracing::warn!(successor, "nobody took leadership over in time");
             }
         }

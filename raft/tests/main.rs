@@ -1,0 +1,12 @@
+//! Replicas in one process, on loopback, with real disks, real sockets and real certificates.
+#![allow(clippy::disallowed_methods, reason = "these tests run on the real clock; the simulator has its own")]
+#![allow(missing_docs, reason = "tests")]
+
+mod damage;
+mod failover;
+mod fencing;
+mod formation;
+mod quorum;
+mod restart;
+mod snapshots;
+mod support;

@@ -1,0 +1,280 @@
+//! A cluster in one process: each replica on a runtime of its own, so that it can be killed without grace.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use palisade_raft::{
+    Identity, LogSizes, Member, PeerTls, Replica, ReplicaOptions, StartError, TokioRuntime, Tuning,
+    disk::LockError,
+};
+use palisade_state::{
+    Command, Outcome, ReplicaId, Store, StoreError, Txn, View, command::Write, snapshot,
+};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+pub const LINEAGE: &str = "lineage-1";
+pub const CLUSTER: &str = "cluster-1";
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Polls until there is a value.
+pub async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < LIMIT, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
+
+/// A certificate authority.
+pub struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    der: CertificateDer<'static>,
+}
+
+impl Ca {
+    pub fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let der = params.self_signed(&key).unwrap().der().clone();
+        Self { issuer: Issuer::new(params, key), der }
+    }
+
+    pub fn issue(&self, id: u64) -> PeerTls {
+        let key = KeyPair::generate().unwrap();
+        let mut params =
+            CertificateParams::new(vec![format!("replica-{id}.palisade.internal")]).unwrap();
+        let uri = format!("palisade://{LINEAGE}/replica/{id}");
+        params.subject_alt_names.push(SanType::URI(uri.try_into().unwrap()));
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        PeerTls {
+            ca_der: vec![self.der.clone()],
+            chain_der: vec![certificate.der().clone()],
+            key_der: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+        }
+    }
+}
+
+pub fn tuning() -> Tuning {
+    let log = LogSizes { segment_bytes: 2 << 20, first_segment_bytes: 1 << 20, reserve_bytes: 1 << 20 };
+    Tuning { log, ..Tuning::default() }
+}
+
+/// A replica and the runtime that carries it.
+pub struct Running {
+    pub replica: Arc<Replica>,
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Running {
+    /// What runs on it ends where it stands.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A place for a replica, running or not.
+pub struct Node {
+    pub id: u64,
+    pub dir: TempDir,
+    pub addr: SocketAddr,
+    pub running: Option<Running>,
+}
+
+pub struct Cluster {
+    ca: Ca,
+    pub tuning: Tuning,
+    pub nodes: Vec<Node>,
+}
+
+async fn start_on(runtime: &Runtime, options: ReplicaOptions) -> Result<Arc<Replica>, StartError> {
+    runtime.spawn(Replica::start(options)).await.unwrap()
+}
+
+impl Cluster {
+    /// Three replicas that run and are not formed.
+    pub async fn unformed(tuning: Tuning) -> Self {
+        let mut cluster = Self { ca: Ca::new(), tuning, nodes: vec![] };
+        for id in 1..=3 {
+            let addr = SocketAddr::from(([127, 0, 0, 1], 0));
+            let dir = tempfile::tempdir().unwrap();
+            cluster.nodes.push(Node { id, dir, addr, running: None });
+            cluster.start(id).await;
+        }
+        cluster
+    }
+
+    /// Three replicas that are a cluster.
+    pub async fn formed(tuning: Tuning) -> Self {
+        let cluster = Self::unformed(tuning).await;
+        cluster.form().await;
+        cluster
+    }
+
+    pub async fn form(&self) {
+        let members = self.members();
+        let forming: Vec<_> = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.running.as_ref())
+            .map(|running| {
+                let (replica, members) = (running.replica.clone(), members.clone());
+                async move { replica.form(&members).await.unwrap() }
+            })
+            .collect();
+        futures::future::join_all(forming).await;
+    }
+
+    pub fn members(&self) -> Vec<Member> {
+        let member = |node: &Node| Member {
+            id: ReplicaId(node.id),
+            peer_addr: node.addr.to_string(),
+            api_addr: format!("api-{}:1", node.id),
+        };
+        self.nodes.iter().map(member).collect()
+    }
+
+    pub fn node(&self, id: u64) -> &Node {
+        self.nodes.iter().find(|node| node.id == id).unwrap()
+    }
+
+    fn node_mut(&mut self, id: u64) -> &mut Node {
+        self.nodes.iter_mut().find(|node| node.id == id).unwrap()
+    }
+
+    pub fn replica(&self, id: u64) -> Arc<Replica> {
+        self.node(id).running.as_ref().unwrap().replica.clone()
+    }
+
+    pub fn replicas(&self) -> impl Iterator<Item = Arc<Replica>> + '_ {
+        self.nodes.iter().filter_map(|node| Some(node.running.as_ref()?.replica.clone()))
+    }
+
+    pub fn dir(&self, id: u64) -> PathBuf {
+        self.node(id).dir.path().to_owned()
+    }
+
+    pub async fn try_start(&mut self, id: u64) -> Result<(), StartError> {
+        let node = self.nodes.iter().find(|node| node.id == id).unwrap();
+        let begun = Instant::now();
+        loop {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .unwrap();
+            let identity = Identity {
+                cluster: CLUSTER.into(),
+                lineage: LINEAGE.into(),
+                epoch: 0,
+                replica: ReplicaId(id),
+            };
+            let rt = Arc::new(TokioRuntime::new(runtime.handle().clone()));
+            let dir = node.dir.path().to_owned();
+            let mut options = ReplicaOptions::new(dir, identity, node.addr, self.ca.issue(id), rt);
+            options.tuning = self.tuning.clone();
+            match start_on(&runtime, options).await {
+                Ok(replica) => {
+                    let node = self.node_mut(id);
+                    node.addr = replica.peer_addr().unwrap();
+                    node.running = Some(Running { replica, runtime: Some(runtime) });
+                    return Ok(());
+                }
+                // What was killed lets go of its lock and its port a moment later.
+                Err(StartError::Lock(LockError::Held { .. }) | StartError::Listen { .. })
+                    if begun.elapsed() < LIMIT =>
+                {
+                    runtime.shutdown_background();
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Err(error) => {
+                    runtime.shutdown_background();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    pub async fn start(&mut self, id: u64) {
+        self.try_start(id).await.unwrap();
+    }
+
+    /// Ends a replica as a kill does: no hand-over, no farewell.
+    pub fn kill(&mut self, id: u64) {
+        drop(self.node_mut(id).running.take().unwrap());
+    }
+
+    /// Stops a replica in good order.
+    pub async fn stop(&mut self, id: u64) {
+        let running = self.node_mut(id).running.take().unwrap();
+        running.replica.shutdown().await;
+    }
+
+    /// The leader on which all running replicas agree.
+    pub async fn leader(&self) -> u64 {
+        eventually("one leader", || {
+            let mut seen: Vec<_> = self.replicas().map(|replica| replica.status()).collect();
+            seen.dedup_by_key(|status| (status.leader, status.term));
+            let leader = seen.first()?.leader?;
+            (seen.len() == 1 && self.node(leader.0).running.is_some()).then_some(leader.0)
+        })
+        .await
+    }
+
+    pub async fn follower(&self) -> u64 {
+        let leader = self.leader().await;
+        self.nodes.iter().find(|node| node.id != leader && node.running.is_some()).unwrap().id
+    }
+
+    /// Waits until all running replicas are at one applied index, and compares their states there.
+    pub async fn same_state(&self) -> [u8; 32] {
+        let views = eventually("one applied index", || {
+            let views: Vec<View> = self.replicas().map(|replica| replica.view()).collect();
+            let first = views.first()?.applied();
+            views.iter().all(|view| view.applied() == first).then_some(views)
+        })
+        .await;
+        let mut hashes: Vec<_> = views.iter().map(snapshot::hash).collect();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 1, "replicas differ at {:?}", views[0].applied());
+        hashes[0]
+    }
+}
+
+pub fn put(key: &str, value: &[u8]) -> Command {
+    let write = Write { table: "t".into(), key: key.into(), value: Some(value.to_vec()) };
+    Txn { writes: vec![write], ..Txn::default() }.into()
+}
+
+pub async fn write(store: &dyn Store, key: &str, value: &[u8]) -> Result<Outcome, StoreError> {
+    store.propose(put(key, value)).await
+}
+
+pub fn holds(view: &View, key: &str) -> bool {
+    view.row("t", key.as_bytes()).is_some()
+}
+
+/// The files under a directory with this extension, in order.
+pub fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|found| found == extension))
+        .collect();
+    found.sort();
+    found
+}
