@@ -176,13 +176,13 @@ async fn files_outside_the_directory_are_refused() {
 async fn logs_rotate_and_are_tailed_and_followed() {
     let rig = Rig::new();
     let root = rig.dir.path().join("instances");
-    let driver = ProcessDriver::with_log_limits(&root, shim(), 2000, 3);
+    let driver = ProcessDriver::with_log_limits(&root, shim(), 20_000, 3);
     let text =
-        "i=0; while [ $i -lt 400 ]; do i=$((i+1)); echo line $i; done; read x < go; echo last";
+        "i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; done; read x < go; echo last";
     let spec = script("logs", &format!("mkfifo go; {text}"));
     driver.start(Start { spec, run: 1, node: "n".into() }).await.unwrap();
-    rig.log_has("logs", "line 400\n").await;
-    assert!(rig.log("logs", 3).ends_with("line 398\nline 399\nline 400\n"));
+    rig.log_has("logs", "line 4000\n").await;
+    assert!(rig.log("logs", 3).ends_with("line 3998\nline 3999\nline 4000\n"));
     assert_eq!(rig.log("logs", 3).lines().count(), 3);
     let dir = rig.instance_dir("logs");
     assert!(dir.join("log.2").exists() && !dir.join("log.3").exists());
@@ -245,10 +245,11 @@ async fn what_a_program_leaves_behind_ends_with_it() {
 #[tokio::test]
 async fn a_run_of_another_boot_is_found_interrupted() {
     let rig = Rig::new();
-    rig.start(script("boot", "sleep 100"), 1).await;
+    rig.start(script("boot", "exec sleep 100"), 1).await;
     let (pid, shim_pid) =
         (rig.pid("boot").await, rig.file("boot", "state.json")["shim"]["pid"].as_u64().unwrap());
     kill(u32::try_from(shim_pid).unwrap());
+    let groups = rig.file("boot", "state.json")["cgroups"].clone();
     rig.edit("boot", "state.json", |state| {
         state["process"]["boot_id"] = "another-boot".into();
         state["shim"]["boot_id"] = "another-boot".into();
@@ -257,6 +258,10 @@ async fn a_run_of_another_boot_is_found_interrupted() {
     assert_eq!(rig.end("boot").await.cause, Cause::Rebooted);
     assert!(alive(pid), "a number of another boot is signalled by nobody");
     kill(pid);
+    until("its end", async || (!alive(pid)).then_some(())).await;
+    for dir in groups.as_array().unwrap() {
+        let _ = std::fs::remove_dir(dir.as_str().unwrap());
+    }
 }
 
 #[tokio::test]

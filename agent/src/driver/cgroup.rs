@@ -7,6 +7,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use super::files::Limits;
@@ -87,6 +88,22 @@ impl Cgroup {
                 }
             }
         }
+    }
+
+    /// Ends every process in the groups, waits until they are gone, and removes the groups.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "called on blocking threads and in the shim, never on an executor"
+    )]
+    pub(crate) fn end(dirs: &[PathBuf]) {
+        for _ in 0..200 {
+            Self::kill(dirs);
+            if !Self::populated(dirs) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Self::remove(dirs);
     }
 
     /// Whether any process is left in them.

@@ -12,6 +12,8 @@ use std::{
 };
 
 const RECORD_BYTES_MAX: usize = 16 * 1024;
+/// Output written at once; a file exceeds its size by no more than what this becomes as records.
+const BATCH_BYTES_MAX: usize = 4096;
 const CHUNK_BYTES_MAX: usize = 32 * 1024;
 /// More rotated files than any configuration keeps.
 const FILES_MAX: u32 = 64;
@@ -47,13 +49,16 @@ impl Writer {
     /// Writes what a stream gave. A disk that refuses loses it (and says so in the log later):
     /// the workload must not stop for its log.
     pub fn write(&mut self, now_ms: u64, stderr: bool, data: &[u8]) {
-        if data.is_empty() {
-            return;
+        for part in data.chunks(BATCH_BYTES_MAX) {
+            self.write_part(now_ms, stderr, part);
         }
+    }
+
+    fn write_part(&mut self, now_ms: u64, stderr: bool, data: &[u8]) {
         let mut records = Vec::with_capacity(data.len() + 64);
         if self.lost_bytes > 0 {
-            let note =
-                format!("[{} bytes of output were lost: the disk refused them]\n", self.lost_bytes);
+            let lost = self.lost_bytes;
+            let note = format!("[{lost} bytes of output were lost: the disk refused them]\n");
             encode(&mut records, now_ms, true, note.as_bytes());
         }
         encode(&mut records, now_ms, stderr, data);

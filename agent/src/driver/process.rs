@@ -182,8 +182,7 @@ impl Inner {
             ran_ms: 0,
         };
         if mend {
-            Cgroup::kill(&state.cgroups);
-            Cgroup::remove(&state.cgroups);
+            Cgroup::end(&state.cgroups);
             write_json(&dir.exit(), &ended)?;
         }
         Ok(Process::Ended(ended.end()))
