@@ -1,1 +1,25 @@
 //! The envelope, REST, OpenAPI, and the agent gateway.
+//!
+//! **Architecture invariant:** this is the only room that knows REST. Modules reach it through the
+//! contract, state through the `Store` port.
+
+pub mod envelope;
+pub mod gateway;
+pub mod json;
+mod limits;
+pub mod metrics;
+mod module;
+pub mod openapi;
+pub mod pki;
+pub mod problem;
+mod propose;
+mod rest;
+mod serve;
+mod stop;
+
+pub use envelope::Envelope;
+pub use gateway::GatewayOptions;
+pub use limits::Limits;
+pub use module::ServerModule;
+pub use rest::BASE;
+pub use serve::{ApiOptions, ApiServer, ServeError};

@@ -1,0 +1,399 @@
+//! The envelope: the steps that every call passes, whatever its transport.
+//!
+//! Authenticate → find the method → parse and validate → authorize → idempotency → handler →
+//! commit with the audit record → answer.
+//!
+//! # Invariants
+//! - `ENV-1` A handler runs only for a principal that may do the method's action on what the input
+//!   names.
+//! - `ENV-2` Each mutation leaves one audit record: with its writes when it is applied, by itself
+//!   when it is refused.
+//! - `ENV-3` Queries never write.
+
+mod page;
+mod route;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use palisade_contract::{
+    Code, Context, Error, Handler, MethodContext, MethodKind, Principal, Registry, Resource,
+    Result, id, method::ByteStream, ports::Credential,
+};
+use palisade_state::{
+    Tx, View,
+    command::{AuditDraft, Idempotency},
+    commit::Committed,
+};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    json,
+    metrics::Metrics,
+    problem,
+    propose::{Once, commit_once},
+};
+
+pub use page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+pub(crate) use route::routes as routes_of;
+pub use route::{FieldKind, Route};
+
+/// How new a read must be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// Contains every write acknowledged before.
+    #[default]
+    Linearizable,
+    /// What this replica has, at once.
+    Local,
+    /// At least this revision.
+    AtRevision(u64),
+}
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub enum Caller {
+    /// Whoever presents this.
+    Credential(Credential),
+    /// Code of this process, under a name of its own. Authorized like anybody else.
+    Internal(Principal),
+}
+
+/// What a caller may say beside the input.
+#[derive(Clone, Debug, Default)]
+pub struct CallOptions {
+    /// For logs, audit and the problem document; minted when empty.
+    pub request_id: String,
+    /// The caller's `Idempotency-Key`.
+    pub idempotency_key: Option<String>,
+    /// Only say what would be done.
+    pub dry_run: bool,
+    /// The revision that `If-Match` names.
+    pub if_match: Option<u64>,
+    /// How new a read must be.
+    pub consistency: Consistency,
+    /// Which part of a list.
+    pub page: Page,
+}
+
+/// What is answered.
+pub enum Reply {
+    /// A JSON document.
+    Json(Value),
+    /// Bytes as they come.
+    Stream(ByteStream),
+}
+
+/// An answer.
+pub struct Answer {
+    /// What is answered.
+    pub reply: Reply,
+    /// The revision that it reflects.
+    pub revision: u64,
+    /// The record's own revision, when it has one.
+    pub etag: Option<u64>,
+    /// It was answered to an earlier call under the same key.
+    pub replayed: bool,
+}
+
+/// A caller that is known, and the view on which it was.
+#[derive(Clone)]
+pub struct Authenticated {
+    /// Who calls.
+    pub principal: Principal,
+    /// The view that the call reads.
+    pub view: View,
+}
+
+/// All methods, behind the steps.
+pub struct Envelope {
+    context: Context,
+    routes: BTreeMap<String, Arc<Route>>,
+    metrics: Metrics,
+}
+
+impl Envelope {
+    /// Over the methods of all modules.
+    ///
+    /// # Errors
+    /// `INVALID_CONFIG` when two methods have one id.
+    pub fn new(registry: &Registry, context: Context, metrics: Metrics) -> Result<Self> {
+        let mut routes = BTreeMap::new();
+        for route in route::routes(registry) {
+            let id = route.id.clone();
+            if routes.insert(id.clone(), Arc::new(route)).is_some() {
+                return Err(Error::new(
+                    Code::InvalidConfig,
+                    format!("method {id} is registered twice"),
+                ));
+            }
+        }
+        Ok(Self { context, routes, metrics })
+    }
+
+    /// The ports.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// What is counted.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// All methods by id.
+    pub fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.routes.values()
+    }
+
+    /// A method by id.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`, with the nearest one.
+    pub fn find(&self, method: &str) -> Result<&Arc<Route>> {
+        self.routes.get(method).ok_or_else(|| {
+            let error = Error::not_found("method", method);
+            match palisade_contract::input::nearest(method, self.routes.keys().map(String::as_str))
+            {
+                Some(near) => error.hint(format!("did you mean {near}?")),
+                None => error,
+            }
+        })
+    }
+
+    /// Calls a method from within the process: the same steps as over REST.
+    ///
+    /// # Errors
+    /// What any of the steps refused.
+    pub async fn call(
+        &self,
+        method: &str,
+        input: Value,
+        caller: Caller,
+        options: CallOptions,
+    ) -> Result<Answer> {
+        let who = self.authenticate(caller, options.consistency).await?;
+        let route = self.find(method)?.clone();
+        self.run(&route, input, who, options).await
+    }
+
+    /// The first step: who calls, on a view as new as was asked for.
+    ///
+    /// # Errors
+    /// `UNAUTHENTICATED`, or the view cannot be had.
+    pub async fn authenticate(
+        &self,
+        caller: Caller,
+        consistency: Consistency,
+    ) -> Result<Authenticated> {
+        let store = &self.context.store;
+        let view = match consistency {
+            Consistency::Local => store.view(),
+            Consistency::Linearizable => store.linearizable().await?,
+            Consistency::AtRevision(revision) => store.at_revision(revision).await?,
+        };
+        let principal = match caller {
+            Caller::Internal(principal) => principal,
+            Caller::Credential(credential) => {
+                self.context.ports.access.get()?.authenticate(&view, &credential)?
+            }
+        };
+        Ok(Authenticated { principal, view })
+    }
+
+    /// The steps after the method was found.
+    ///
+    /// # Errors
+    /// What any of the steps refused.
+    pub async fn run(
+        &self,
+        route: &Route,
+        input: Value,
+        who: Authenticated,
+        mut options: CallOptions,
+    ) -> Result<Answer> {
+        if options.request_id.is_empty() {
+            options.request_id = id::mint(&*self.context.rt, "req");
+        }
+        let (request_id, name) = (options.request_id.clone(), route.id.clone());
+        let ended = self.steps(route, input, who, options).await;
+        let code = match &ended {
+            Ok(_) => "OK",
+            Err(error) => {
+                problem::log(error, &name, &request_id);
+                error.code.as_str()
+            }
+        };
+        self.metrics.count(&name, code);
+        ended
+    }
+
+    async fn steps(
+        &self,
+        route: &Route,
+        input: Value,
+        who: Authenticated,
+        options: CallOptions,
+    ) -> Result<Answer> {
+        let method = &route.method;
+        (method.validate)(&input)?;
+        let resource = (method.resource)(&input);
+        let Authenticated { principal, view } = who;
+        let allowed = self.context.ports.access.get()?.authorize(
+            &view,
+            &principal,
+            &method.action,
+            &resource,
+        );
+        let call = Call { route, principal, resource, view, options };
+        if let Err(denied) = allowed {
+            self.audit_refusal(&call, &denied).await;
+            return Err(denied);
+        }
+        let cx = call.method_context(&self.context);
+        match &method.handler {
+            Handler::Query(run) => {
+                let value = run(&cx, &call.view, input)?;
+                page::answer(method.list, value, &call.view, &call.options.page)
+            }
+            Handler::Stream(run) => {
+                let revision = call.view.revision();
+                let stream = run(cx, call.view, input).await?;
+                Ok(Answer { reply: Reply::Stream(stream), revision, etag: None, replayed: false })
+            }
+            Handler::Mutation(run) => {
+                let build = |tx: &mut Tx| run(&cx, tx, input.clone());
+                if call.options.dry_run {
+                    return dry_run(&call.view, build);
+                }
+                let ended = self.mutate(&call, &input, build).await;
+                if let Err(refused) = &ended {
+                    self.audit_refusal(&call, refused).await;
+                }
+                ended
+            }
+        }
+    }
+
+    async fn mutate(
+        &self,
+        call: &Call<'_>,
+        input: &Value,
+        build: impl Fn(&mut Tx) -> Result<Value> + Send + Sync,
+    ) -> Result<Answer> {
+        let key = call.options.idempotency_key.clone();
+        let once = Once {
+            may_be_known: key.is_some(),
+            key: Idempotency {
+                scope: format!("{} {}", call.principal.name, call.route.id),
+                key: key.unwrap_or_else(|| id::mint(&*self.context.rt, "once")),
+                request_hash: request_hash(&call.route.id, input),
+            },
+        };
+        let draft = call.audit("ok");
+        let committed = commit_once(&self.context, call.view.clone(), once, |tx| {
+            let value = build(tx)?;
+            tx.respond(serde_json::to_vec(&value).map_err(Error::internal)?);
+            tx.audit(draft.clone());
+            Ok(())
+        })
+        .await?;
+        answered(committed)
+    }
+
+    /// `ENV-2`. The refusal is answered even when it cannot be recorded.
+    async fn audit_refusal(&self, call: &Call<'_>, refused: &Error) {
+        let writes =
+            matches!(call.route.method.kind, MethodKind::Mutation | MethodKind::Destructive);
+        let transient = matches!(
+            refused.code,
+            Code::NoQuorum | Code::Unavailable | Code::NoSpace | Code::RateLimited
+        );
+        if !writes || transient || call.options.dry_run {
+            return;
+        }
+        let draft = call.audit(refused.code.as_str());
+        let once = Once {
+            may_be_known: false,
+            key: Idempotency {
+                scope: "audit".to_owned(),
+                key: id::mint(&*self.context.rt, "once"),
+                request_hash: vec![],
+            },
+        };
+        let recorded = commit_once(&self.context, self.context.store.view(), once, |tx| {
+            tx.audit(draft.clone());
+            Ok(())
+        })
+        .await;
+        if let Err(error) = recorded {
+            let request_id = &call.options.request_id;
+            tracing::warn!(%request_id, %error, "a refused mutation could not be audited");
+        }
+    }
+}
+
+/// One call on its way through the steps.
+struct Call<'a> {
+    route: &'a Route,
+    principal: Principal,
+    resource: Resource,
+    view: View,
+    options: CallOptions,
+}
+
+impl Call<'_> {
+    fn method_context(&self, context: &Context) -> MethodContext {
+        MethodContext {
+            context: context.clone(),
+            principal: self.principal.clone(),
+            request_id: self.options.request_id.clone(),
+            dry_run: self.options.dry_run,
+            if_match: self.options.if_match,
+        }
+    }
+
+    fn audit(&self, outcome: &str) -> AuditDraft {
+        AuditDraft {
+            actor: self.principal.name.clone(),
+            method: self.route.id.clone(),
+            resource: self.resource.to_string(),
+            tenant: self.resource.tenant.clone(),
+            outcome: outcome.to_owned(),
+            request_id: self.options.request_id.clone(),
+        }
+    }
+}
+
+/// What ties an idempotency key to its request.
+fn request_hash(method: &str, input: &Value) -> Vec<u8> {
+    let mut hasher = Sha256::new();
+    hasher.update(method.as_bytes());
+    hasher.update(b"\n");
+    hasher.update(json::canonical(input).as_bytes());
+    hasher.finalize().to_vec()
+}
+
+fn dry_run(view: &View, build: impl Fn(&mut Tx) -> Result<Value>) -> Result<Answer> {
+    let mut tx = Tx::new(view.clone());
+    let value = build(&mut tx)?;
+    tx.build()?;
+    let revision = view.revision();
+    Ok(Answer { reply: Reply::Json(value), revision, etag: None, replayed: false })
+}
+
+/// The kept response of a mutation. A `revision` of 0 in it stands for the revision at which it was
+/// applied, which no handler can know.
+fn answered(committed: Committed) -> Result<Answer> {
+    let Committed { revision, response, replayed } = committed;
+    let mut value: Value = serde_json::from_slice(&response).map_err(Error::internal)?;
+    if let Some(own) = value.get_mut("revision")
+        && own.as_u64() == Some(0)
+    {
+        *own = revision.into();
+    }
+    let etag = page::etag_of(&value);
+    Ok(Answer { reply: Reply::Json(value), revision, etag, replayed })
+}

@@ -1,0 +1,384 @@
+//! The agent gateway: joining, renewing, and the sessions of agents.
+
+pub mod convert;
+mod relay;
+mod session;
+mod sessions;
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use futures::{Stream, StreamExt, future::Either};
+use palisade_contract::{Code, Context, Error, NodeId, Result, SessionId, StatusHandler, ports};
+use palisade_proto::agent::{
+    Down, JoinRequest, JoinResponse, RenewRequest, RenewResponse, Up, gateway_server::Gateway,
+};
+use palisade_state::{
+    Tx, View, WatchEvent,
+    command::Idempotency,
+    commit::{self, CommitError},
+};
+use rustls::ClientConfig;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    metrics::Metrics,
+    pki::{self, Authority, Peer, PeerRole, PkiError},
+    problem,
+    propose::{Once, commit_once},
+    stop::Stop,
+};
+
+pub use sessions::Sessions;
+use sessions::{Ending, SessionHandle};
+
+/// Messages that wait for one agent.
+const DOWN_MAX: usize = 64;
+/// The table of nodes, whose changes may end sessions.
+const NODES_TABLE: &str = "nodes";
+
+/// Options of the gateway.
+#[derive(Clone, Debug)]
+pub struct GatewayOptions {
+    /// How often agents are to be heard; three missed ones end a session.
+    pub heartbeat: Duration,
+}
+
+impl Default for GatewayOptions {
+    fn default() -> Self {
+        Self { heartbeat: Duration::from_secs(5) }
+    }
+}
+
+/// What all sessions share.
+pub(crate) struct Core {
+    pub(crate) context: Context,
+    pub(crate) handlers: Vec<StatusHandler>,
+    pub(crate) authority: Arc<Authority>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) metrics: Metrics,
+    pub(crate) options: GatewayOptions,
+    /// For connections to other replicas, with this replica's certificate.
+    pub(crate) client: Arc<ClientConfig>,
+    /// Where this replica is reached when its membership does not say.
+    pub(crate) own_address: String,
+    pub(crate) stopping: Stop,
+}
+
+impl Core {
+    fn heartbeat_ms(&self) -> u32 {
+        u32::try_from(self.options.heartbeat.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    fn ca_der(&self) -> Vec<Vec<u8>> {
+        vec![self.authority.cert_der().to_vec()]
+    }
+
+    /// Gateways of all members, this one's first.
+    fn servers(&self) -> Vec<String> {
+        let own = self.context.store.replica();
+        let mut members = self.context.store.status().members;
+        members.sort_by_key(|member| (member.id != own, member.id));
+        let mut servers: Vec<String> = vec![];
+        for member in members {
+            let known = if member.id == own && member.api_addr.is_empty() {
+                self.own_address.clone()
+            } else {
+                member.api_addr
+            };
+            if !known.is_empty() && !servers.contains(&known) {
+                servers.push(known);
+            }
+        }
+        servers
+    }
+
+    /// Whether the node's session is this one.
+    fn holds(&self, view: &View, node: &NodeId, session: &SessionId) -> bool {
+        let found = self.context.ports.nodes.get().and_then(|n| n.find(view, node.as_str()));
+        found.is_ok_and(|node| {
+            node.and_then(|node| node.session).is_some_and(|present| present.id == *session)
+        })
+    }
+
+    async fn close_session(&self, node: &NodeId, session: &SessionId) -> Result<()> {
+        let nodes = self.context.ports.nodes.get()?.clone();
+        let build = |tx: &mut Tx| nodes.session_closed(tx, node, session);
+        let view = self.context.store.view();
+        let mut trial = Tx::new(view.clone());
+        build(&mut trial)?;
+        if !trial.is_empty() {
+            commit::run(&*self.context.store, &*self.context.rt, view, build).await?;
+        }
+        Ok(())
+    }
+
+    /// Wakes the sessions that a change concerns, until this replica stops.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        let mut watch = self.context.store.watch();
+        loop {
+            let stopped = std::pin::pin!(self.stopping.raised());
+            let event = match futures::future::select(watch.next(), stopped).await {
+                Either::Left((Some(event), _)) => event,
+                Either::Left((None, _)) | Either::Right(_) => return,
+            };
+            match event {
+                WatchEvent::Changed(changes) if !changes.everything => {
+                    let specs = palisade_contract::node_spec::NODE_SPECS.name();
+                    for key in changes.keys_of(specs).chain(changes.keys_of(NODES_TABLE)) {
+                        let id = std::str::from_utf8(key).ok().and_then(NodeId::parse);
+                        if let Some(session) = id.and_then(|id| self.sessions.get(&id)) {
+                            session.changed.notify_one();
+                        }
+                    }
+                }
+                WatchEvent::Changed(_) | WatchEvent::Reset => {
+                    for session in self.sessions.all() {
+                        session.changed.notify_one();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends all agents to other replicas, spread over `grace`.
+    pub(crate) async fn drain(&self, grace: Duration) {
+        let sessions = self.sessions.all();
+        let count = u32::try_from(sessions.len()).unwrap_or(u32::MAX).max(1);
+        let step = grace / count;
+        for session in sessions {
+            session.end(Ending::Draining);
+            self.context.rt.sleep(step).await;
+        }
+    }
+}
+
+/// The service.
+pub(crate) struct Service(pub(crate) Arc<Core>);
+
+/// What a join leaves in its idempotency record.
+#[derive(Serialize, Deserialize)]
+struct Joined {
+    id: NodeId,
+    name: String,
+}
+
+fn pki_status(error: &PkiError) -> Status {
+    match error {
+        PkiError::Request(_) => Status::invalid_argument(error.to_string()),
+        _ => {
+            tracing::error!(error = %problem::chain(error), "a certificate could not be issued");
+            Status::internal("the certificate could not be issued; the replica's log says why")
+        }
+    }
+}
+
+fn commit_status(error: CommitError<Error>) -> Status {
+    match error {
+        // Only busy: another try may find it quiet.
+        CommitError::Conflict(_) => Status::aborted("the state kept changing; try again"),
+        other => {
+            let error = Error::from(other);
+            problem::log(&error, "gateway", "");
+            problem::to_status(&error)
+        }
+    }
+}
+
+fn refused(error: &Error) -> Status {
+    problem::log(error, "gateway", "");
+    problem::to_status(error)
+}
+
+fn node_peer<T>(request: &Request<T>) -> Result<(NodeId, String), Status> {
+    match request.extensions().get::<Peer>() {
+        Some(Peer { role: PeerRole::Node(node), key, .. }) => Ok((node.clone(), key.clone())),
+        _ => Err(Status::unauthenticated("a node's client certificate is needed")),
+    }
+}
+
+impl Service {
+    async fn note_replay(&self, request: &ports::JoinRequest) -> Result<()> {
+        let context = &self.0.context;
+        let nodes = context.ports.nodes.get()?.clone();
+        let view = context.store.linearizable().await?;
+        let mut trial = Tx::new(view);
+        nodes.note_replay(&mut trial, request)?;
+        if !trial.is_empty() {
+            context.commit(|tx| nodes.note_replay(tx, request)).await?;
+        }
+        Ok(())
+    }
+
+    async fn redeem(&self, request: &ports::JoinRequest) -> Result<Joined, Status> {
+        let context = &self.0.context;
+        let nodes = context.ports.nodes.get().map_err(|e| refused(&e))?.clone();
+        let view = context.store.linearizable().await.map_err(|e| refused(&e.into()))?;
+        let token_hash = Sha256::digest(request.token.as_bytes()).to_vec();
+        let once = Once {
+            // The join itself finds the node that the key made before.
+            may_be_known: false,
+            key: Idempotency {
+                scope: "gateway.join".to_owned(),
+                key: format!("{}/{}", request.key, hex::encode(&token_hash)),
+                request_hash: token_hash,
+            },
+        };
+        let ended = commit_once(context, view, once, |tx| {
+            let node = nodes.join(context, tx, request)?;
+            let joined = Joined { id: node.id, name: node.name };
+            tx.respond(serde_json::to_vec(&joined).map_err(Error::internal)?);
+            Ok(())
+        })
+        .await;
+        let committed = match ended {
+            Ok(committed) => committed,
+            Err(error) => {
+                if matches!(error, CommitError::Refused(_))
+                    && let Err(error) = self.note_replay(request).await
+                {
+                    tracing::warn!(error = %problem::chain(&error), "a refused join could not be noted");
+                }
+                return Err(commit_status(error));
+            }
+        };
+        let joined: Joined = serde_json::from_slice(&committed.response)
+            .map_err(|e| refused(&Error::internal(e)))?;
+        // A replayed answer may be about a node that is gone by now.
+        let view = context.store.at_revision(committed.revision).await;
+        let view = view.map_err(|e| refused(&e.into()))?;
+        nodes.authenticate(&view, &joined.id, &request.key).map_err(|e| refused(&e))?;
+        Ok(joined)
+    }
+
+    fn certify(&self, csr_der: &[u8], node: &NodeId) -> Result<Vec<Vec<u8>>, Status> {
+        let core = &self.0;
+        let leaf = core
+            .authority
+            .issue_node(csr_der, node, core.context.rt.wall_ms())
+            .map_err(|error| pki_status(&error))?;
+        Ok(vec![leaf, core.authority.cert_der().to_vec()])
+    }
+}
+
+#[tonic::async_trait]
+impl Gateway for Service {
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
+        let request = request.into_inner();
+        let key = pki::request_key(&request.csr_der).map_err(|error| pki_status(&error))?;
+        let wanted = ports::JoinRequest {
+            token: request.token,
+            key,
+            name: request.name,
+            facts: convert::facts_from_wire(request.inventory.unwrap_or_default()),
+            agent_version: request.agent_version,
+        };
+        let Joined { id, name } = self.redeem(&wanted).await?;
+        let chain_der = self.certify(&request.csr_der, &id)?;
+        tracing::info!(node = %id, name, "node joined");
+        self.0.metrics.count("gateway.join", "OK");
+        Ok(Response::new(JoinResponse {
+            node_id: id.to_string(),
+            node_name: name,
+            chain_der,
+            ca_der: self.0.ca_der(),
+            lineage: self.0.authority.lineage().to_owned(),
+            servers: self.0.servers(),
+        }))
+    }
+
+    async fn renew(
+        &self,
+        request: Request<RenewRequest>,
+    ) -> Result<Response<RenewResponse>, Status> {
+        let (node, old_key) = node_peer(&request)?;
+        let csr_der = request.into_inner().csr_der;
+        let new_key = pki::request_key(&csr_der).map_err(|error| pki_status(&error))?;
+        let context = &self.0.context;
+        let nodes = context.ports.nodes.get().map_err(|e| refused(&e))?.clone();
+        let view = context.store.linearizable().await.map_err(|e| refused(&e.into()))?;
+        nodes.authenticate(&view, &node, &old_key).map_err(|e| refused(&e))?;
+        let once = Once {
+            may_be_known: true,
+            key: Idempotency {
+                scope: format!("gateway.renew {node}"),
+                key: new_key.clone(),
+                request_hash: Sha256::digest(old_key.as_bytes()).to_vec(),
+            },
+        };
+        commit_once(context, view, once, |tx| nodes.renew(tx, &node, &old_key, &new_key))
+            .await
+            .map_err(commit_status)?;
+        self.0.metrics.count("gateway.renew", "OK");
+        Ok(Response::new(RenewResponse {
+            chain_der: self.certify(&csr_der, &node)?,
+            ca_der: self.0.ca_der(),
+        }))
+    }
+
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<Down, Status>> + Send>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<Up>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let core = &self.0;
+        let (node, key) = node_peer(&request)?;
+        if core.stopping.is_raised() {
+            return Err(Status::unavailable("this replica stops"));
+        }
+        self.admit(&node, &key).await?;
+        let (sender, receiver) = mpsc::channel(DOWN_MAX);
+        let id = SessionId::mint(&*core.context.rt);
+        let handle = Arc::new(SessionHandle::new(id, node.clone(), sender));
+        let over = handle.over.clone();
+        let task = session::Session {
+            core: core.clone(),
+            handle,
+            node,
+            key,
+            inbound: request.into_inner(),
+        };
+        core.context.rt.spawn("agent-session", Box::pin(task.run()));
+        Ok(Response::new(Box::pin(outgoing(receiver, over))))
+    }
+}
+
+impl Service {
+    /// Accepts a node by its key; a node that joined a moment ago may not be in this replica's
+    /// view yet.
+    async fn admit(&self, node: &NodeId, key: &str) -> Result<(), Status> {
+        let store = &self.0.context.store;
+        let nodes = self.0.context.ports.nodes.get().map_err(|e| refused(&e))?;
+        let known = nodes.authenticate(&store.view(), node, key);
+        if known.as_ref().is_err_and(|error| error.code == Code::Unauthenticated) {
+            let view = store.linearizable().await.map_err(|e| refused(&e.into()))?;
+            return nodes.authenticate(&view, node, key).map(drop).map_err(|e| refused(&e));
+        }
+        known.map(drop).map_err(|e| refused(&e))
+    }
+}
+
+/// What goes down to an agent: what waits, until the session is over and nothing waits.
+fn outgoing(
+    receiver: mpsc::Receiver<Down>,
+    over: Stop,
+) -> impl Stream<Item = Result<Down, Status>> + Send {
+    futures::stream::unfold((receiver, over), |(mut receiver, over)| async move {
+        let next = {
+            let received = std::pin::pin!(receiver.recv());
+            let ended = std::pin::pin!(over.raised());
+            match futures::future::select(received, ended).await {
+                Either::Left((next, _)) => next,
+                Either::Right(_) => None,
+            }
+        };
+        next.map(|down| (Ok(down), (receiver, over)))
+    })
+}
+
+pub(crate) fn agents_port(core: &Arc<Core>) -> Arc<dyn ports::Agents> {
+    Arc::new(relay::Relay(core.clone()))
+}

@@ -1,0 +1,96 @@
+//! Proposing under an idempotency key until the fate of the write is known.
+//!
+//! # Invariants
+//! - `L2` (its half) One key is applied at most once, however often the proposal is repeated here,
+//!   by the caller, or through another replica.
+
+use std::time::Duration;
+
+use palisade_contract::{Context, Error, Result};
+use palisade_state::{
+    StoreError, Tx, Txn, Verdict, View,
+    command::{Idempotency, PointCheck},
+    commit::{self, CommitError, Committed},
+    port::{jittered, timeout},
+};
+
+/// How long a write may take, repetitions among it.
+pub(crate) const WRITE_BUDGET: Duration = Duration::from_secs(5);
+
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+
+/// A write under a key.
+pub(crate) struct Once {
+    /// The key.
+    pub(crate) key: Idempotency,
+    /// Whether an earlier call may have been made under the key, so that a refusal must be checked
+    /// against what that call answered.
+    pub(crate) may_be_known: bool,
+}
+
+/// Builds and proposes; what an earlier proposal under the key answered is answered again.
+pub(crate) async fn commit_once(
+    cx: &Context,
+    first: View,
+    once: Once,
+    mut build: impl FnMut(&mut Tx) -> Result<()> + Send,
+) -> Result<Committed, CommitError<Error>> {
+    let deadline = cx.rt.now() + WRITE_BUDGET;
+    let Once { key, mut may_be_known } = once;
+    let mut view = first;
+    let mut was_unknown = false;
+    let mut backoff = RETRY_FIRST;
+    loop {
+        let left = deadline.saturating_sub(cx.rt.now());
+        let attempt = commit::run(&*cx.store, &*cx.rt, view, |tx| {
+            build(tx)?;
+            tx.idempotent(key.clone());
+            Ok(())
+        });
+        let ended = timeout(&*cx.rt, left, attempt).await;
+        match ended.unwrap_or(Err(CommitError::Store(StoreError::Unknown))) {
+            Err(CommitError::Store(StoreError::Unknown)) => {
+                (was_unknown, may_be_known) = (true, true);
+                if cx.rt.now() + backoff >= deadline {
+                    return Err(CommitError::Store(StoreError::Unknown));
+                }
+                cx.rt.sleep(jittered(&*cx.rt, backoff)).await;
+                backoff = backoff.saturating_mul(2);
+                view = cx.store.view();
+            }
+            // The first proposal may yet be applied.
+            Err(CommitError::Store(_)) if was_unknown => {
+                return Err(CommitError::Store(StoreError::Unknown));
+            }
+            Err(CommitError::Refused(refused)) if may_be_known => {
+                return known_or(cx, key, refused).await;
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// What was answered under the key, or else the refusal. The probe holds a check that never holds,
+/// so the kernel either finds the key, which it looks at first, or changes nothing.
+async fn known_or(
+    cx: &Context,
+    key: Idempotency,
+    refused: Error,
+) -> Result<Committed, CommitError<Error>> {
+    let never = PointCheck {
+        table: "palisade.probe".to_owned(),
+        key: vec![],
+        version: u64::MAX,
+        created_rev: u64::MAX,
+    };
+    let probe = Txn { idempotency: Some(key), points: vec![never], ..Txn::default() };
+    let outcome = timeout(&*cx.rt, WRITE_BUDGET, cx.store.propose(probe.into())).await;
+    let outcome = outcome.unwrap_or(Err(StoreError::Unknown))?;
+    match outcome.verdict {
+        Some(Verdict::Replayed(response)) => {
+            Ok(Committed { revision: outcome.revision, response, replayed: true })
+        }
+        Some(Verdict::IdempotencyMismatch(_)) => Err(CommitError::IdempotencyMismatch),
+        _ => Err(CommitError::Refused(refused)),
+    }
+}
