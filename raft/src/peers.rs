@@ -10,10 +10,12 @@ use crate::{
     types::Node,
 };
 
+type Clients = BTreeMap<(u64, Purpose), (String, Arc<dyn PeerApi>)>;
+
 /// The clients of all peers, made once.
 pub(crate) struct Peers {
     transport: Arc<dyn Transport>,
-    clients: Mutex<BTreeMap<(u64, Purpose), (String, Arc<dyn PeerApi>)>>,
+    clients: Mutex<Clients>,
 }
 
 impl Peers {

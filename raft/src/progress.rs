@@ -63,7 +63,7 @@ impl Progress {
                 return Err(Closed);
             }
             // Waiters that gave up leave now and then.
-            if state.next_ticket % 1024 == 0 {
+            if state.next_ticket.is_multiple_of(1024) {
                 state.waiting.retain(|_, waiter| !waiter.is_closed());
             }
             let (tx, rx) = oneshot::channel();

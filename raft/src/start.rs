@@ -353,7 +353,7 @@ impl<R: AsyncRuntime> Parts<R> {
             loop {
                 rt.sleep(every).await;
                 let written = recovered_bytes + wal.stats().bytes;
-                if written - since < limit {
+                if written - since < limit || wal.is_low() {
                     continue;
                 }
                 since = written;

@@ -1,6 +1,6 @@
 //! Replicas in one process, on loopback, with real disks, real sockets and real certificates.
 #![allow(clippy::disallowed_methods, reason = "these tests run on the real clock; the simulator has its own")]
-#![allow(missing_docs, reason = "tests")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod damage;
 mod failover;

@@ -21,6 +21,7 @@ use crate::{
 
 /// Commands of one follower that the leader works on at the same time.
 const STREAM_IN_FLIGHT_MAX: usize = 1024;
+const FULL_DISK_PAUSE: Duration = Duration::from_millis(200);
 /// How long the sender of a snapshot may say nothing.
 const CHUNK_LIMIT: Duration = Duration::from_secs(20);
 
@@ -74,7 +75,7 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
         requests: BoxStream<'static, wire::AppendRequest>,
     ) -> Answer<Answers<wire::AppendReply>> {
         let mut word = self.detector.stream();
-        let wal = self.wal.clone();
+        let (wal, rt) = (self.wal.clone(), self.rt.clone());
         let requests = requests
             .map(move |request| {
                 let request = convert::append_in::<R>(request);
@@ -87,8 +88,12 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
             .take_while(|request| std::future::ready(request.is_some()))
             .filter_map(std::future::ready)
             .then(move |request| {
-                let wal = wal.clone();
+                let (wal, rt) = (wal.clone(), rt.clone());
                 async move {
+                    // A full disk holds entries back instead of stopping the replica; votes go on.
+                    while !request.entries.is_empty() && wal.is_low() {
+                        rt.sleep(FULL_DISK_PAUSE).await;
+                    }
                     wal.room().await;
                     request
                 }

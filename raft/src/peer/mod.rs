@@ -9,6 +9,9 @@ pub(crate) mod local;
 mod server;
 mod tls;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use futures::{future::BoxFuture, stream::BoxStream};

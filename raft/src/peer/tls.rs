@@ -11,7 +11,10 @@ use rustls::{
     ClientConfig, RootCertStore, ServerConfig, crypto::CryptoProvider, server::WebPkiClientVerifier,
     version::TLS13,
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{
+    CertificateDer, PrivateKeyDer,
+    pem::{Error as PemError, PemObject},
+};
 use x509_parser::{extensions::GeneralName, prelude::FromDer};
 
 /// A replica's TLS material, in DER.
@@ -35,10 +38,43 @@ impl Clone for PeerTls {
     }
 }
 
+impl PeerTls {
+    /// From PEM: the CA's certificates, this replica's chain, and its key.
+    ///
+    /// # Errors
+    /// One of them is not PEM, or is empty.
+    pub fn from_pem(ca: &[u8], chain: &[u8], key: &[u8]) -> Result<Self, TlsError> {
+        let certificates = |what, pem| {
+            let found: Vec<_> = CertificateDer::pem_slice_iter(pem)
+                .collect::<Result<_, _>>()
+                .map_err(|source| TlsError::Pem { what, source })?;
+            if found.is_empty() {
+                return Err(TlsError::Pem { what, source: PemError::NoItemsFound });
+            }
+            Ok(found)
+        };
+        Ok(Self {
+            ca_der: certificates("the cluster CA", ca)?,
+            chain_der: certificates("this replica's certificate", chain)?,
+            key_der: PrivateKeyDer::from_pem_slice(key)
+                .map_err(|source| TlsError::Pem { what: "this replica's key", source })?,
+        })
+    }
+}
+
 /// Why TLS material cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
+    /// It is not PEM.
+    #[error("{what} is not PEM of the right kind")]
+    Pem {
+        /// What it should be.
+        what: &'static str,
+        /// In what way.
+        #[source]
+        source: PemError,
+    },
     /// A CA certificate is not one.
     #[error("the cluster CA's certificate cannot be used")]
     Ca(#[source] rustls::Error),
@@ -70,6 +106,13 @@ impl TlsState {
         Ok(Self { lineage: lineage.to_owned(), configs })
     }
 
+    /// As somebody whom the certificate does not make a replica.
+    #[cfg(test)]
+    pub(crate) fn unchecked(lineage: &str, tls: PeerTls) -> Self {
+        let configs = ArcSwap::from_pointee(build(tls).unwrap());
+        Self { lineage: lineage.to_owned(), configs }
+    }
+
     /// From now on, new connections use `tls`.
     pub(crate) fn replace(&self, replica: u64, tls: PeerTls) -> Result<(), TlsError> {
         self.configs.store(Arc::new(configs(&self.lineage, replica, tls)?));
@@ -91,16 +134,19 @@ impl TlsState {
 }
 
 fn configs(lineage: &str, replica: u64, tls: PeerTls) -> Result<Configs, TlsError> {
+    let leaf = tls.chain_der.first().ok_or_else(|| TlsError::NotMine("it is missing".into()))?;
+    match replica_of(lineage, leaf) {
+        Ok(named) if named == replica => build(tls),
+        Ok(named) => Err(TlsError::NotMine(format!("it names replica {named}"))),
+        Err(why) => Err(TlsError::NotMine(why)),
+    }
+}
+
+fn build(tls: PeerTls) -> Result<Configs, TlsError> {
     let provider: Arc<CryptoProvider> = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     for ca in &tls.ca_der {
         roots.add(ca.clone()).map_err(TlsError::Ca)?;
-    }
-    let leaf = tls.chain_der.first().ok_or_else(|| TlsError::NotMine("it is missing".into()))?;
-    match replica_of(lineage, leaf) {
-        Ok(named) if named == replica => {}
-        Ok(named) => return Err(TlsError::NotMine(format!("it names replica {named}"))),
-        Err(why) => return Err(TlsError::NotMine(why)),
     }
     let roots = Arc::new(roots);
     let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())

@@ -1,0 +1,249 @@
+//! Who may talk to a replica, over real sockets.
+#![allow(clippy::disallowed_methods, reason = "real sockets need the real runtime")]
+
+use std::{net::SocketAddr, sync::Arc};
+
+use futures::{FutureExt, StreamExt, stream::BoxStream};
+use palisade_state::{ReplicaId, Rt};
+use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use tokio::{net::TcpListener, sync::oneshot};
+
+use super::*;
+use crate::{Identity, Metrics, TokioRuntime};
+
+const LINEAGE: &str = "lineage-1";
+
+struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    der: CertificateDer<'static>,
+}
+
+impl Ca {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let der = params.self_signed(&key).unwrap().der().clone();
+        Self { issuer: Issuer::new(params, key), der }
+    }
+
+    fn issue(&self, dns: u64, uri: &str) -> PeerTls {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![tls::server_name(dns)]).unwrap();
+        params.subject_alt_names.push(SanType::URI(uri.to_owned().try_into().unwrap()));
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        PeerTls {
+            ca_der: vec![self.der.clone()],
+            chain_der: vec![certificate.der().clone()],
+            key_der: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+        }
+    }
+
+    fn replica(&self, id: u64) -> PeerTls {
+        self.issue(id, &format!("palisade://{LINEAGE}/replica/{id}"))
+    }
+}
+
+fn identity(replica: u64) -> Identity {
+    Identity { cluster: "c1".into(), lineage: LINEAGE.into(), epoch: 3, replica: ReplicaId(replica) }
+}
+
+/// Answers a read with 42 and knows nothing else.
+struct Stub;
+
+fn nothing<T: Send + 'static>() -> Answer<T> {
+    std::future::ready(Err(PeerError::Failed("not here".into()))).boxed()
+}
+
+impl PeerApi for Stub {
+    fn append(
+        &self,
+        requests: BoxStream<'static, wire::AppendRequest>,
+    ) -> Answer<Answers<wire::AppendReply>> {
+        let replies = requests.map(|request| Ok(convert::stopped(format!("{}", request.entries.len()))));
+        std::future::ready(Ok(replies.boxed())).boxed()
+    }
+
+    fn heartbeat(&self, _: wire::AppendRequest) -> Answer<wire::AppendReply> {
+        nothing()
+    }
+
+    fn vote(&self, _: wire::VoteRequest) -> Answer<wire::VoteReply> {
+        nothing()
+    }
+
+    fn pre_vote(&self, _: wire::VoteRequest) -> Answer<wire::VoteReply> {
+        nothing()
+    }
+
+    fn transfer(&self, _: wire::TransferRequest) -> Answer<wire::TransferReply> {
+        nothing()
+    }
+
+    fn snapshot(
+        &self,
+        _: BoxStream<'static, Result<wire::SnapshotChunk, PeerError>>,
+    ) -> Answer<wire::SnapshotReply> {
+        nothing()
+    }
+
+    fn propose(&self, _: wire::ProposeRequest) -> Answer<wire::ProposeReply> {
+        nothing()
+    }
+
+    fn propose_stream(
+        &self,
+        _: BoxStream<'static, wire::ProposeRequest>,
+    ) -> Answer<Answers<wire::ProposeReply>> {
+        nothing()
+    }
+
+    fn read_index(&self) -> Answer<wire::ReadIndexReply> {
+        let result = Some(wire::read_index_reply::Result::Index(42));
+        std::future::ready(Ok(wire::ReadIndexReply { result })).boxed()
+    }
+}
+
+struct Served {
+    addr: SocketAddr,
+    rt: Rt,
+    tls: Arc<TlsState>,
+    _stop: oneshot::Sender<()>,
+}
+
+/// Replica 1 of cluster c1, epoch 3.
+async fn served(ca: &Ca) -> Served {
+    let rt: Rt = Arc::new(TokioRuntime::current().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let tls = Arc::new(TlsState::new(LINEAGE, 1, ca.replica(1)).unwrap());
+    let options = ServeOptions {
+        rt: rt.clone(),
+        tls: tls.clone(),
+        identity: Arc::new(identity(1)),
+        metrics: Arc::new(Metrics::default()),
+        api: Arc::new(Stub),
+    };
+    let (stop, stopped) = oneshot::channel();
+    serve(listener, options, stopped);
+    Served { addr, rt, tls, _stop: stop }
+}
+
+impl Served {
+    fn client(&self, state: TlsState, caller: &Identity) -> Arc<dyn PeerApi> {
+        let transport = TonicTransport::new(self.rt.clone(), Arc::new(state), caller).unwrap();
+        transport.peer(1, &self.addr.to_string(), Purpose::Store)
+    }
+
+    async fn ask(&self, tls: PeerTls, named: u64, caller: Identity) -> Result<u64, PeerError> {
+        let state = TlsState::new(LINEAGE, named, tls).unwrap();
+        let reply = self.client(state, &caller).read_index().await?;
+        match reply.result {
+            Some(wire::read_index_reply::Result::Index(index)) => Ok(index),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replica_of_the_cluster_is_served() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    assert_eq!(served.ask(ca.replica(2), 2, identity(2)).await, Ok(42));
+}
+
+#[tokio::test]
+async fn a_replica_of_another_ca_is_not_served() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let mut tls = Ca::new().replica(2);
+    let refused = served.ask(tls.clone(), 2, identity(2)).await.unwrap_err();
+    assert!(matches!(refused, PeerError::Unreachable(_)), "it trusts not our server: {refused}");
+    tls.ca_der = vec![ca.der.clone()];
+    let refused = served.ask(tls, 2, identity(2)).await.unwrap_err();
+    assert!(!matches!(refused, PeerError::Refused(_)), "it is not heard at all: {refused}");
+}
+
+#[tokio::test]
+async fn a_replica_of_another_cluster_is_told_which() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let other = Identity { cluster: "c2".into(), ..identity(2) };
+    let refused = served.ask(ca.replica(2), 2, other).await.unwrap_err().to_string();
+    assert!(refused.contains("of cluster c1") && refused.contains("\"c2\""), "{refused}");
+}
+
+#[tokio::test]
+async fn a_replica_of_an_earlier_life_is_told_which() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let other = Identity { epoch: 2, ..identity(2) };
+    let refused = served.ask(ca.replica(2), 2, other).await.unwrap_err().to_string();
+    assert!(refused.contains("epoch 3") && refused.contains("epoch \"2\""), "{refused}");
+}
+
+#[tokio::test]
+async fn a_replica_cannot_speak_for_another() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let refused = served.ask(ca.replica(2), 2, identity(3)).await.unwrap_err().to_string();
+    assert!(refused.contains("\"3\"") && refused.contains("names 2"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_agent_and_another_lineage_are_not_served() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    for uri in ["palisade://lineage-1/node/7", "palisade://lineage-2/replica/2"] {
+        let tls = ca.issue(2, uri);
+        let own = TlsState::new(LINEAGE, 2, tls.clone());
+        assert!(matches!(own, Err(TlsError::NotMine(_))), "{uri} is refused as one's own, too");
+        let state = TlsState::unchecked(LINEAGE, tls);
+        let refused = served.client(state, &identity(2)).read_index().await.unwrap_err();
+        assert!(!matches!(refused, PeerError::Refused(_)), "{uri} is not heard at all: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn certificates_are_replaced_while_connections_are_served() {
+    let (old, new) = (Ca::new(), Ca::new());
+    let served = served(&old).await;
+    let mut from_new = new.replica(2);
+    from_new.ca_der.push(old.der.clone());
+    assert!(served.ask(from_new.clone(), 2, identity(2)).await.is_err(), "not yet");
+    let mut both = old.replica(1);
+    both.ca_der.push(new.der.clone());
+    served.tls.replace(1, both).unwrap();
+    assert_eq!(served.ask(from_new, 2, identity(2)).await, Ok(42));
+    assert_eq!(served.ask(old.replica(3), 3, identity(3)).await, Ok(42));
+}
+
+#[tokio::test]
+async fn requests_and_replies_stream_in_order_and_end_together() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let state = TlsState::new(LINEAGE, 2, ca.replica(2)).unwrap();
+    let peer = served.client(state, &identity(2));
+    let request = |entries| wire::AppendRequest {
+        entries: vec![wire::LogEntry::default(); entries],
+        ..wire::AppendRequest::default()
+    };
+    let requests = futures::stream::iter((0..100).map(request)).boxed();
+    let replies: Vec<_> = peer.append(requests).await.unwrap().collect().await;
+    assert_eq!(replies.len(), 100);
+    for (number, reply) in replies.into_iter().enumerate() {
+        assert_eq!(reply.unwrap(), convert::stopped(number.to_string()));
+    }
+}
+
+#[tokio::test]
+async fn a_port_is_open_or_refuses() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let state = TlsState::new(LINEAGE, 2, ca.replica(2)).unwrap();
+    let transport = TonicTransport::new(served.rt.clone(), Arc::new(state), &identity(2)).unwrap();
+    assert_eq!(transport.probe(&served.addr.to_string()).await, Probe::Open);
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    assert_eq!(transport.probe(&closed.to_string()).await, Probe::Refused);
+}
