@@ -69,6 +69,13 @@ pub async fn run(
     let _lock = DirLock::acquire(&config.data_dir)?;
     let identity = Identity::load(&config.data_dir)?
         .ok_or_else(|| RunError::NotJoined { dir: config.data_dir.display().to_string() })?;
+    let mut identity = identity;
+    // What the operator says is tried after what the control plane said.
+    for server in &config.servers {
+        if !identity.servers.contains(server) {
+            identity.servers.push(server.clone());
+        }
+    }
     let layout = Layout::new(&config.data_dir);
     let process: SharedDriver = Arc::new(ProcessDriver::new(layout.instances(), shim));
     let drivers: Drivers = Arc::new(BTreeMap::from([(process.name().to_owned(), process)]));

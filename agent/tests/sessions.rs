@@ -9,8 +9,10 @@ use palisade_agent::{
     join::{JoinOptions, join},
 };
 use palisade_proto::agent::{Goodbye, InstancePhase, LogRequest, up};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::support::{
+    alive,
     gateway::{Ca, Fake, Script, token_file},
     kill_all, node, script, shim, spawn, until,
 };
@@ -110,6 +112,47 @@ async fn a_spec_becomes_healthy_instances_and_logs_quickly() {
         })
     })
     .await;
+}
+
+/// The daemon as a process of its own, leading a group as a shell's foreground job does.
+fn process(node: &Node) -> std::process::Child {
+    use std::os::unix::process::CommandExt;
+    std::process::Command::new(env!("CARGO_BIN_EXE_palisade-shim-test"))
+        .arg("daemon")
+        .arg(node.data())
+        .process_group(0)
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_is_killed_or_interrupted_ends_no_instance() {
+    let ca = Ca::new();
+    let spec = node(1, 1, vec![script("i", "while :; do echo tick; sleep 0.05; done")]);
+    let gateway = Fake::start(&ca, Script { spec: Some(spec), ..Script::default() }).await;
+    let one = Node::joined(&gateway, &ca).await;
+    let mut pids = Vec::new();
+    for (count, signal) in [(1, Signal::KILL), (2, Signal::INT)] {
+        let mut daemon = process(&one);
+        hello(&gateway, count).await;
+        pids.push(
+            until("a healthy instance", async || {
+                let status = gateway.status()?;
+                let mut all = status.instances.into_iter();
+                all.find(|one| one.phase() == InstancePhase::Healthy).map(|one| one.pid)
+            })
+            .await,
+        );
+        let group = Pid::from_raw(i32::try_from(daemon.id()).unwrap()).unwrap();
+        kill_process_group(group, signal).unwrap();
+        daemon.wait().unwrap();
+        let log = one.data().join("instances/i/log");
+        let length = || std::fs::metadata(&log).map_or(0, |meta| meta.len());
+        let before = length();
+        until("more output", async || (length() > before).then_some(())).await;
+    }
+    assert_eq!(pids[0], pids[1]);
+    assert!(alive(pids[0]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

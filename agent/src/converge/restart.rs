@@ -79,8 +79,6 @@ pub struct Track {
     pub problem: Option<Problem>,
     /// It ended too often.
     pub crash_loop: bool,
-    /// Runs after the first of this revision.
-    pub restarts: u32,
     failures: u32,
     ends: VecDeque<Duration>,
     counted_run: u32,

@@ -52,7 +52,6 @@ fn one(
     let mut status = InstanceStatus {
         id: id.to_owned(),
         phase: phase.into(),
-        restarts: seen.track.restarts,
         code,
         message,
         ..InstanceStatus::default()
@@ -65,6 +64,7 @@ fn one(
     }
     if let Some(instance) = &seen.instance {
         status.spec_version = instance.spec_version;
+        status.restarts = instance.restarts;
         match &instance.process {
             Process::Prepared => {}
             Process::Running { pid, started_at_ms } => {

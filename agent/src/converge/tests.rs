@@ -43,6 +43,7 @@ fn instance(id: &str, process: Process) -> Instance {
         stop_signal: SignalName::Term,
         stop_grace: at(5000),
         process,
+        restarts: 0,
         stop_asked: None,
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Limits {
 pub(crate) struct RunConfig {
     pub(crate) id: String,
     pub(crate) run: u32,
+    #[serde(default)]
+    pub(crate) restarts: u32,
     pub(crate) spec_version: u64,
     pub(crate) fence: Fence,
     pub(crate) command: Vec<String>,

@@ -133,6 +133,8 @@ pub struct Instance {
     pub stop_grace: Duration,
     /// What its process is doing.
     pub process: Process,
+    /// How often it was started again since its revision was first started.
+    pub restarts: u32,
     /// A stop of this run was asked for.
     pub stop_asked: Option<StopAsked>,
 }
@@ -144,6 +146,8 @@ pub struct Start {
     pub spec: wire::InstanceSpec,
     /// The number of this run: one more than the last one.
     pub run: u32,
+    /// How many runs of this revision ended by themselves before.
+    pub restarts: u32,
     /// The node's name, for the environment.
     pub node: String,
 }

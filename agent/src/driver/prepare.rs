@@ -58,6 +58,7 @@ impl LogLimits {
         Ok(RunConfig {
             id: spec.id.clone(),
             run: start.run,
+            restarts: start.restarts,
             spec_version: spec.spec_version,
             fence: Fence::of(spec.fence.as_ref()),
             command: spec.command.clone(),

@@ -139,6 +139,7 @@ impl Inner {
             stop_signal: config.stop_signal,
             stop_grace: Duration::from_millis(config.stop_grace_ms),
             process,
+            restarts: config.restarts,
             stop_asked: stop
                 .filter(|mark| mark.run == config.run)
                 .map(|mark| StopAsked { grace: Duration::from_millis(mark.grace_ms) }),

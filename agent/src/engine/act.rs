@@ -53,15 +53,17 @@ impl Engine {
             Action::Start { run, .. } => {
                 let spec = self.instance_spec(id).cloned();
                 let spec = spec.ok_or_else(|| Problem::new("NOT_WANTED", "it is not wanted"))?;
-                let seen = self.observed.entry(id.to_owned()).or_default();
-                seen.track.restarts = match &seen.instance {
+                let before = self.observed.get(id).and_then(|seen| seen.instance.as_ref());
+                let restarts = match before {
                     Some(before) if before.spec_version == spec.spec_version => {
-                        seen.track.restarts.saturating_add(1)
+                        // A stop that was asked for is no restart.
+                        let by_itself = u32::from(before.stop_asked.is_none());
+                        before.restarts.saturating_add(by_itself)
                     }
                     _ => 0,
                 };
                 let node = self.parts.node.clone();
-                Ok(driver.start(Start { spec, run: *run, node }))
+                Ok(driver.start(Start { spec, run: *run, restarts, node }))
             }
             Action::Stop { signal, grace, .. } => {
                 self.observed.entry(id.to_owned()).or_default().track.kill_at = Some(now + *grace);
