@@ -239,7 +239,11 @@ fn find(tx: &mut Tx, id_or_name: &str) -> Result<Versioned<TokenRow>> {
     if let Some(found) = tx.get_versioned(&API_TOKENS, &id_or_name.to_owned())? {
         return Ok(found);
     }
-    let named = tx.by_index(&API_TOKENS, "name", id_or_name)?.into_iter().next();
+    let named = if is_name(id_or_name) {
+        tx.by_index(&API_TOKENS, "name", id_or_name)?.into_iter().next()
+    } else {
+        None
+    };
     let found = match named {
         Some((id, _)) => tx.get_versioned(&API_TOKENS, &id)?,
         None => None,

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use palisade_contract::{
     NodeId, Periodic, ReconcileContext, Reconciler, Result, ShardBy, module::Run, node::NodePhase,
 };
-use palisade_state::{View, key::after_prefix};
+use palisade_state::{Tx, View, key::after_prefix};
 
 use crate::{
     life,
@@ -15,6 +15,8 @@ use crate::{
 
 /// Sessions that one transaction takes away at most.
 const ORPHANS_MAX: usize = 100;
+/// Such transactions of one run at most; the rest is another run's.
+const PASSES_MAX: usize = 20;
 const ORPHANS_EVERY: Duration = Duration::from_secs(5);
 
 /// Declares nodes lost that had no session for the whole grace. Keys are node ids.
@@ -39,31 +41,18 @@ impl Reconciler for LostNodes {
     fn run<'a>(&'a self, cx: &'a ReconcileContext, key: &'a str) -> BoxFuture<'a, Result<Run>> {
         Box::pin(async move {
             let Some(id) = NodeId::parse(key) else { return Ok(Run::Done) };
-            let away = NODES
-                .get(&cx.view(), &id.key())?
-                .is_some_and(|found| found.value.node.phase == NodePhase::Unhealthy);
-            if !away {
-                return Ok(Run::Done);
-            }
-            if let Some(left_ms) = self.left_ms(&cx.view(), &id)? {
+            let mut look = Tx::new(cx.view());
+            if let Some(left_ms) = life::lose(&mut look, &id, self.lost_grace)? {
                 return Ok(Run::After(Duration::from_millis(left_ms)));
+            }
+            if look.is_empty() {
+                return Ok(Run::Done);
             }
             // The node may have come back and gone again since the look: then nothing is written,
             // and the enqueue of that going keeps the row.
             cx.finish(|tx| life::lose(tx, &id, self.lost_grace).map(drop)).await?;
             Ok(Run::Done)
         })
-    }
-}
-
-impl LostNodes {
-    fn left_ms(&self, view: &View, id: &NodeId) -> Result<Option<u64>> {
-        let since_ms =
-            NODES.get(view, &id.key())?.and_then(|found| found.value.node.disconnected_at_ms);
-        let due_ms =
-            since_ms.map(|since_ms| since_ms.saturating_add(life::millis(self.lost_grace)));
-        let left_ms = due_ms.map(|due_ms| due_ms.saturating_sub(view.clock().now_ms));
-        Ok(left_ms.filter(|left_ms| *left_ms > 0))
     }
 }
 
@@ -92,9 +81,9 @@ impl Reconciler for OrphanedSessions {
 
     fn run<'a>(&'a self, cx: &'a ReconcileContext, _key: &'a str) -> BoxFuture<'a, Result<Run>> {
         Box::pin(async move {
-            loop {
+            for _ in 0..PASSES_MAX {
                 if cx.cancelled.is_cancelled() {
-                    return Ok(Run::Again);
+                    break;
                 }
                 let orphans = orphans(&cx.view())?;
                 if orphans.is_empty() {
@@ -108,12 +97,13 @@ impl Reconciler for OrphanedSessions {
                 })
                 .await?;
             }
+            Ok(Run::Again)
         })
     }
 }
 
 impl OrphanedSessions {
-    fn take_away(&self, tx: &mut palisade_state::Tx, id: &NodeId) -> Result<()> {
+    fn take_away(&self, tx: &mut Tx, id: &NodeId) -> Result<()> {
         let Some(row) = live_node(tx, id)? else { return Ok(()) };
         let replica = row.node.session.as_ref().map(|session| session.replica.to_string());
         match replica {

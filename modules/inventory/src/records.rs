@@ -2,6 +2,7 @@
 
 use palisade_contract::{
     NodeId, Result,
+    id::is_name,
     node::{Node, NodePhase},
 };
 use palisade_state::{Index, Table, Tx, Versioned, View};
@@ -166,6 +167,9 @@ pub(crate) fn find(view: &View, id_or_name: &str) -> Result<Option<Versioned<Nod
     if NodeId::parse(id_or_name).is_some() {
         return Ok(NODES.get(view, &id_or_name.to_owned())?);
     }
+    if !is_name(id_or_name) {
+        return Ok(None);
+    }
     let named = NODES.by_index(view, "name", id_or_name)?;
     Ok(named.into_iter().next().map(|(_, found)| found))
 }
@@ -174,6 +178,8 @@ pub(crate) fn find(view: &View, id_or_name: &str) -> Result<Option<Versioned<Nod
 pub(crate) fn find_in(tx: &mut Tx, id_or_name: &str) -> Result<Option<Versioned<NodeRow>>> {
     let id = if NodeId::parse(id_or_name).is_some() {
         id_or_name.to_owned()
+    } else if !is_name(id_or_name) {
+        return Ok(None);
     } else {
         match tx.by_index(&NODES, "name", id_or_name)?.into_iter().next() {
             Some((id, _)) => id,

@@ -73,6 +73,15 @@ fn a_secret_with_underscores_is_read() {
 }
 
 #[test]
+fn a_token_that_is_not_there_is_not_found() {
+    let world = World::new();
+    for token in ["nobody", "", "a\0b"] {
+        let refused = world.call("apiTokens.revoke", json!({"token": token})).unwrap_err();
+        assert_eq!(refused.code, Code::NotFound, "{token:?}");
+    }
+}
+
+#[test]
 fn a_revoked_token_is_refused_at_once() {
     let world = World::new();
     let id = world.token(2, "ci", "operator", json!({}));

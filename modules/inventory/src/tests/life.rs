@@ -86,6 +86,22 @@ fn a_node_is_lost_when_the_grace_is_over_and_not_before() {
 }
 
 #[test]
+fn a_node_that_went_away_again_since_the_look_is_not_lost() {
+    let world = World::new();
+    let id = world.join("a").id;
+    let session = world.open(&id, 1);
+    world.close(&id, &session);
+    world.store.advance(30_000);
+    let session = world.open(&id, 1);
+    world.close(&id, &session);
+    assert!(world.is_silent(|tx| {
+        let left_ms = crate::life::lose(tx, &id, crate::LOST_GRACE)?;
+        assert_eq!(left_ms, Some(30_000));
+        Ok(())
+    }));
+}
+
+#[test]
 fn a_node_that_comes_back_in_time_is_not_lost() {
     let world = World::new();
     world.beat("1");

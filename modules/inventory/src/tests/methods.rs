@@ -26,8 +26,12 @@ fn a_node_is_shown_as_a_record() {
 #[test]
 fn a_node_that_is_not_there_is_not_found() {
     let world = World::new();
-    let refused = world.call("nodes.get", json!({"node": "nobody"})).unwrap_err();
-    assert_eq!(refused.code, Code::NotFound);
+    for node in ["nobody", "", "a\0b", "nd_x"] {
+        for method in ["nodes.get", "nodes.remove"] {
+            let refused = world.call(method, json!({"node": node})).unwrap_err();
+            assert_eq!(refused.code, Code::NotFound, "{node:?}");
+        }
+    }
 }
 
 #[test]
