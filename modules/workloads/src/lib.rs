@@ -1,1 +1,91 @@
-//! The workloads module.
+//! The workloads module: what users want running, and the instances that run it.
+//!
+//! # Invariants
+//! - `WL-1` An instance's record and allocation outlive it on its node.
+//! - `WL-2` An instance on a lost node is replaced once; the old one stays out of its node's spec,
+//!   so that an agent that comes back stops it before anything else.
+
+mod contribution;
+mod lookup;
+mod methods;
+mod nodes;
+mod reconcile;
+mod records;
+mod report;
+pub mod rollout;
+mod shown;
+pub mod spec;
+mod status;
+#[cfg(test)]
+mod tests;
+mod told;
+
+use std::sync::Arc;
+
+use palisade_contract::{
+    Catalog, Context, Method, Module, Reconciler, Result, StatusHandler,
+    node::Node,
+    node_spec::{NodeSpecPart, invalidate},
+};
+use palisade_state::{Tx, View};
+
+pub use methods::{Applied, Change, Plan, Start};
+pub use shown::{ExitRecord, InstanceCondition, InstanceRecord, WorkloadRecord};
+pub use status::{Phase, WorkloadStatus};
+
+/// The reconciler that converges workloads; its keys are their ids.
+pub const RECONCILE_KIND: &str = "workloads.reconcile";
+
+/// The reconciler that looks at nodes that changed; its keys are node ids. Inventory wakes it.
+pub const NODES_KIND: &str = "workloads.nodes";
+
+/// The reconciler that wakes a workload's when a time has come; its keys are workload ids.
+pub const TIMER_KIND: &str = "workloads.timer";
+
+/// The module.
+#[derive(Debug, Default)]
+pub struct WorkloadsModule;
+
+impl Module for WorkloadsModule {
+    fn name(&self) -> &'static str {
+        "workloads"
+    }
+
+    fn requires(&self) -> &[&'static str] {
+        &["inventory", "capacity"]
+    }
+
+    fn methods(&self) -> Vec<Method> {
+        methods::all()
+    }
+
+    fn reconcilers(&self) -> Vec<Arc<dyn Reconciler>> {
+        vec![Arc::new(reconcile::Reconcile), Arc::new(reconcile::Timer), Arc::new(nodes::NodeWatch)]
+    }
+
+    fn node_spec(&self, _cx: &Context, view: &View, node: &Node) -> Result<NodeSpecPart> {
+        contribution::of(view, node)
+    }
+
+    fn status_handlers(&self) -> Vec<StatusHandler> {
+        vec![StatusHandler { name: "workloads", handle: Arc::new(report::take_in) }]
+    }
+
+    fn catalog(&self) -> Catalog {
+        Catalog {
+            actions: vec![
+                "compute:workloads:read",
+                "compute:workloads:write",
+                "compute:workloads:remove",
+                "compute:instances:read",
+                "compute:instances:logs",
+            ],
+            resource_types: vec!["workload", "instance"],
+        }
+    }
+}
+
+/// Has the specs of all nodes that hold instances of a workload merged anew.
+fn invalidate_all(tx: &mut Tx, rows: &[records::InstanceRow]) -> Result<()> {
+    rows.iter().filter_map(records::InstanceRow::node).try_for_each(|node| invalidate(tx, node))
+}

@@ -1,0 +1,87 @@
+//! Reading instances.
+
+use futures::future::{BoxFuture, ready};
+use palisade_contract::{
+    Code, Error, InstanceId, MethodContext, NodeId, Result, method::ByteStream,
+};
+use palisade_state::{Versioned, View};
+
+use super::{ListInstances, Logs, OneInstance};
+use crate::{
+    lookup,
+    records::{BY_NODE, BY_WORKLOAD, INSTANCES, InstanceRow},
+    shown::{self, InstanceRecord},
+};
+
+pub(super) fn list(
+    cx: &MethodContext,
+    view: &View,
+    input: ListInstances,
+) -> Result<Vec<InstanceRecord>> {
+    let node = match &input.node {
+        Some(name) => Some(find_node(cx, view, name)?),
+        None => None,
+    };
+    let rows: Vec<(String, Versioned<InstanceRow>)> = match (&input.workload, &node) {
+        (Some(name), _) => {
+            let workload = lookup::workload(view, name, input.tenant.as_ref())?.value.id;
+            INSTANCES.by_index(view, BY_WORKLOAD, workload.as_str())?
+        }
+        (None, Some(node)) => INSTANCES.by_index(view, BY_NODE, node.as_str())?,
+        (None, None) => INSTANCES.all(view)?,
+    };
+    let mut rows: Vec<Versioned<InstanceRow>> = rows
+        .into_iter()
+        .map(|(_, row)| row)
+        .filter(|row| {
+            input.tenant.as_ref().is_none_or(|tenant| *tenant == row.value.tenant)
+                && node.as_ref().is_none_or(|node| row.value.node() == Some(node))
+        })
+        .collect();
+    rows.sort_by(|a, b| {
+        let key = |row: &InstanceRow| (row.workload_name.clone(), row.number, row.id.clone());
+        key(&a.value).cmp(&key(&b.value))
+    });
+    rows.iter()
+        .map(|row| shown::instance(&cx.context, view, &row.value, row.stamp.modified_rev))
+        .collect()
+}
+
+fn find_node(cx: &MethodContext, view: &View, name: &str) -> Result<NodeId> {
+    let found = cx.context.ports.nodes.get()?.find(view, name)?;
+    found
+        .map(|node| node.id)
+        .ok_or_else(|| Error::not_found("node", name).hint("`palisade node ls` shows all nodes"))
+}
+
+pub(super) fn get(cx: &MethodContext, view: &View, input: OneInstance) -> Result<InstanceRecord> {
+    let found = lookup::instance(view, &input.instance, input.tenant.as_ref())?;
+    shown::instance(&cx.context, view, &found.value, found.stamp.modified_rev)
+}
+
+pub(super) fn logs(
+    cx: MethodContext,
+    view: View,
+    input: Logs,
+) -> BoxFuture<'static, Result<ByteStream>> {
+    let opened = place_of(&view, &input).and_then(|(node, id)| {
+        let agents = cx.context.ports.agents.get()?;
+        Ok(agents.logs(view, node, id, input.follow, input.tail))
+    });
+    match opened {
+        Ok(stream) => stream,
+        Err(error) => Box::pin(ready(Err(error))),
+    }
+}
+
+fn place_of(view: &View, input: &Logs) -> Result<(NodeId, InstanceId)> {
+    let row = lookup::instance(view, &input.instance, input.tenant.as_ref())?.value;
+    match row.node() {
+        Some(node) => Ok((node.clone(), row.id)),
+        None => Err(Error::new(
+            Code::InvalidState,
+            format!("{} has no log yet: it waits for a node", row.name),
+        )
+        .hint(format!("`palisade instance show {}` says why", row.name))),
+    }
+}
