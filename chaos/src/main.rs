@@ -1,2 +1,5 @@
-//! The fault rig.
-fn main() {}
+//! The fault rig's program.
+
+fn main() -> std::process::ExitCode {
+    palisade_chaos::main(std::env::args_os())
+}

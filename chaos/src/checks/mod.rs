@@ -1,0 +1,91 @@
+//! The checks: pure functions over a history. Each has a test that plants the defect and sees the
+//! check fail.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::history::History;
+
+pub(crate) mod convergence;
+mod exits;
+mod instances;
+mod leaders;
+mod revisions;
+mod writes;
+
+#[cfg(test)]
+mod testing;
+
+/// A claim that a history does not keep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Violation {
+    /// Which check.
+    pub check: String,
+    /// What is wrong.
+    pub message: String,
+    /// The least of the history that shows it.
+    pub evidence: Vec<Value>,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// How many things there were to look at; 0: the check says nothing.
+    pub subjects: u64,
+    /// What is wrong.
+    pub violations: Vec<Violation>,
+}
+
+impl Verdict {
+    fn add(&mut self, check: &str, message: impl Into<String>, evidence: Vec<Value>) {
+        self.violations.push(Violation { check: check.into(), message: message.into(), evidence });
+    }
+}
+
+/// A check.
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    /// By which it is asked for.
+    pub id: &'static str,
+    /// What it claims.
+    pub claim: &'static str,
+    judge: fn(&History) -> Verdict,
+}
+
+impl Check {
+    /// Judges a history.
+    #[must_use]
+    pub fn judge(&self, history: &History) -> Verdict {
+        (self.judge)(history)
+    }
+}
+
+/// All checks, in the order in which they are reported.
+pub const ALL: [Check; 6] = [
+    Check {
+        id: writes::ID,
+        claim: "no acknowledged write is lost; none is applied twice under one idempotency key",
+        judge: writes::judge,
+    },
+    Check {
+        id: revisions::ID,
+        claim: "revisions that a client sees never go back, and a read misses no acknowledged write",
+        judge: revisions::judge,
+    },
+    Check {
+        id: instances::ID,
+        claim: "killing agents or the whole control plane stops no running instance",
+        judge: instances::judge,
+    },
+    Check { id: leaders::ID, claim: "at most one leader for each term", judge: leaders::judge },
+    Check { id: exits::ID, claim: "no replica and no agent ends by itself", judge: exits::judge },
+    Check {
+        id: convergence::ID,
+        claim: "when the faults are over, all replicas are ready at one index and all instances healthy",
+        judge: convergence::judge,
+    },
+];
+
+fn json(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or(Value::Null)
+}

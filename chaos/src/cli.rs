@@ -1,0 +1,294 @@
+//! The command line.
+
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+
+use crate::{bench, checks, clock, rig, run, schedule::Fault};
+
+const USAGE: u8 = 2;
+const INCOMPLETE: u8 = 3;
+
+/// Drives real Palisade clusters into trouble and judges what they did.
+#[derive(Debug, Parser)]
+#[command(
+    name = "palisade-chaos",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = "Exit codes of run: 0 passed, 1 a claim was not kept, 2 usage, 3 incomplete.\n\
+        Exit codes of bench: 0 measured, 2 usage, 3 something could not be measured."
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Faults on real processes while clients work; then everything is checked
+    Run(Run),
+    /// Measure
+    Bench(Bench),
+    /// List the faults and the checks
+    List,
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// How long faults happen
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// What decides the faults and what clients do [default: another each time]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many replicas
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
+    replicas: u8,
+    /// How many agents
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=20))]
+    agents: u8,
+    /// How many clients
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    clients: u32,
+    /// Which faults, with commas between them [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "FAULT,…")]
+    faults: Option<Vec<String>>,
+    /// Which checks, with commas between them [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "CHECK,…")]
+    checks: Option<Vec<String>>,
+    /// Where to write report.json and history.json
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+    /// The binary to drive [default: palisade beside this program]
+    #[arg(long, value_name = "PATH")]
+    bin: Option<PathBuf>,
+    /// Keep the cluster's directory; it is always kept after a violation
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Bench {
+    #[command(subcommand)]
+    which: Which,
+}
+
+#[derive(Debug, Subcommand)]
+enum Which {
+    /// The first ten minutes: start, apply, write latency, fail-over
+    Smoke(Smoke),
+}
+
+#[derive(Debug, clap::Args)]
+struct Smoke {
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Fewer rounds
+    #[arg(long)]
+    quick: bool,
+    /// The binary to drive [default: palisade beside this program]
+    #[arg(long, value_name = "PATH")]
+    bin: Option<PathBuf>,
+}
+
+/// Runs the program with these arguments (the first is its name).
+#[must_use]
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+        }
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    ExitCode::from(match cli.verb {
+        Verb::Run(run) => run.run(),
+        Verb::Bench(Bench { which: Which::Smoke(smoke) }) => smoke.run(),
+        Verb::List => list(),
+    })
+}
+
+impl Run {
+    fn run(self) -> u8 {
+        let options = match self.options() {
+            Ok(options) => options,
+            Err(message) => {
+                eprintln!("error: {message}");
+                return USAGE;
+            }
+        };
+        if let Some(dir) = &self.report
+            && let Err(error) = writable(dir)
+        {
+            eprintln!("error: the report cannot be written: {error:#}");
+            return USAGE;
+        }
+        eprintln!("seed {}: faults for {} s", options.seed, options.seconds);
+        block_on(async {
+            let (report, history) = run::run(&options).await?;
+            print!("{}", report.summary());
+            if let Some(dir) = &self.report {
+                report.write(dir, &history)?;
+                eprintln!("report in {}", dir.display());
+            } else if let Some(kept) = &report.kept {
+                report.write(std::path::Path::new(kept), &history)?;
+            }
+            Ok(report.exit())
+        })
+    }
+
+    fn options(&self) -> Result<run::Options, String> {
+        let faults = match &self.faults {
+            None => Fault::ALL.to_vec(),
+            Some(names) => faults_of(names)?,
+        };
+        let checks = match &self.checks {
+            None => checks::ALL.to_vec(),
+            Some(names) => checks_of(names)?,
+        };
+        Ok(run::Options {
+            seconds: self.seconds,
+            seed: self.seed.unwrap_or_else(|| {
+                clock::unix_seconds() << 16 | u64::from(std::process::id() & 0xffff)
+            }),
+            replicas: self.replicas.into(),
+            agents: self.agents.into(),
+            clients: self.clients,
+            faults,
+            checks,
+            bin: self.bin.clone(),
+            keep: self.keep,
+        })
+    }
+}
+
+fn faults_of(names: &[String]) -> Result<Vec<Fault>, String> {
+    let known = || Fault::ALL.into_iter().map(Fault::name);
+    let given = names.iter().filter(|name| !name.is_empty() && *name != "none");
+    given.map(|name| Fault::parse(name).ok_or_else(|| unknown("fault", name, known()))).collect()
+}
+
+fn checks_of(names: &[String]) -> Result<Vec<checks::Check>, String> {
+    let known = || checks::ALL.into_iter().map(|check| check.id);
+    let find = |name: &String| {
+        let found = checks::ALL.into_iter().find(|check| check.id.eq_ignore_ascii_case(name));
+        found.ok_or_else(|| unknown("check", name, known()))
+    };
+    names.iter().map(find).collect()
+}
+
+fn unknown(kind: &str, name: &str, known: impl Iterator<Item = &'static str>) -> String {
+    let known: Vec<&str> = known.collect();
+    let near = known
+        .iter()
+        .map(|known| (strsim::damerau_levenshtein(known, name), known))
+        .min()
+        .filter(|(distance, near)| distance * 2 < near.len())
+        .map_or(".".to_owned(), |(_, near)| format!("; did you mean {near}?"));
+    format!("there is no {kind} {name:?}{near} The {kind}s are: {}", known.join(", "))
+}
+
+fn writable(dir: &std::path::Path) -> Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let probe = dir.join(".palisade-chaos");
+    std::fs::write(&probe, b"").with_context(|| format!("cannot write into {}", dir.display()))?;
+    std::fs::remove_file(&probe).with_context(|| format!("cannot remove {}", probe.display()))
+}
+
+impl Smoke {
+    fn run(self) -> u8 {
+        let options = bench::Options { json: self.json, quick: self.quick, bin: self.bin };
+        block_on(async { bench::smoke(&options).await })
+    }
+}
+
+/// Runs to the end, or to Ctrl-C; either way nothing that was started is left.
+fn block_on(work: impl Future<Output = Result<u8>>) -> u8 {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: cannot start the runtime: {error}");
+            return INCOMPLETE;
+        }
+    };
+    let ended = runtime.block_on(async {
+        let stop = std::pin::pin!(stopped());
+        let work = std::pin::pin!(work);
+        match futures::future::select(work, stop).await {
+            futures::future::Either::Left((ended, _)) => ended,
+            futures::future::Either::Right(_) => Err(anyhow::anyhow!("interrupted")),
+        }
+    });
+    runtime.shutdown_timeout(std::time::Duration::from_millis(100));
+    rig::end_descendants();
+    ended.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        INCOMPLETE
+    })
+}
+
+/// Ready when somebody wants this program to end.
+async fn stopped() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut term) = signal(SignalKind::terminate()) else {
+        return std::future::pending().await;
+    };
+    let interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+    let term = std::pin::pin!(term.recv());
+    futures::future::select(interrupt, term).await;
+}
+
+fn list() -> u8 {
+    println!("faults");
+    for fault in Fault::ALL {
+        println!("  {:<11} {}", fault.name(), fault.describe());
+    }
+    println!("checks");
+    for check in checks::ALL {
+        println!("  {:<11} {}", check.id, check.claim);
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn an_unknown_fault_is_answered_with_the_known_ones() {
+        let error = faults_of(&names(&["kil"])).unwrap_err();
+        assert_eq!(
+            error,
+            "there is no fault \"kil\"; did you mean kill? The faults are: kill, pause, kill-all, kill-agent"
+        );
+    }
+
+    #[test]
+    fn an_unknown_check_is_answered_with_the_known_ones() {
+        let error = checks_of(&names(&["L2", "Z9"])).unwrap_err();
+        assert_eq!(error, "there is no check \"Z9\". The checks are: L2, L3, A2, M1, exits, quiet");
+    }
+
+    #[test]
+    fn no_faults_can_be_asked_for() {
+        assert_eq!(faults_of(&names(&["none"])).unwrap(), []);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_found_before_the_run() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(writable(file.path()).is_err());
+        assert!(writable(&file.path().with_extension("d")).is_ok());
+        std::fs::remove_dir(file.path().with_extension("d")).unwrap();
+    }
+}

@@ -1,0 +1,165 @@
+//! One process of the cluster: a replica or an agent.
+//!
+//! # Invariants
+//! - `RIG-1` A signal goes only to a process that this rig started and has not waited for yet.
+#![allow(clippy::disallowed_methods, reason = "the rig drives real processes in real time")]
+
+use std::{
+    ffi::OsString,
+    fs::{File, OpenOptions},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use anyhow::{Context, Result, anyhow};
+use rustix::process::{Pid, Signal, kill_process};
+
+const LOG_LINES: usize = 15;
+
+/// See the module documentation.
+pub(crate) struct Member {
+    /// For people: `replica 1`, `agent 2`.
+    pub(crate) name: String,
+    program: PathBuf,
+    args: Vec<OsString>,
+    log: PathBuf,
+    child: Mutex<Option<Child>>,
+}
+
+impl Member {
+    pub(crate) fn new(name: String, program: &Path, args: Vec<OsString>, log: PathBuf) -> Self {
+        Self { name, program: program.to_owned(), args, log, child: Mutex::new(None) }
+    }
+
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts it, unless it runs.
+    pub(crate) fn start(&self) -> Result<()> {
+        let mut child = self.child();
+        if child.is_some() {
+            return Ok(());
+        }
+        let log = append(&self.log)?;
+        let started = Command::new(&self.program)
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("cannot use the log")?)
+            .stderr(log)
+            // Ctrl-C is for the rig alone, which then ends them in order.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        *child = Some(started);
+        Ok(())
+    }
+
+    /// Its process, while it is to run.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child().as_ref().map(Child::id)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<u32> {
+        let child = self.child();
+        let pid = child.as_ref().map(Child::id).context("it does not run")?;
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).context("it has no number")?;
+        kill_process(raw, signal).with_context(|| format!("cannot signal {}", self.name))?;
+        Ok(pid)
+    }
+
+    /// SIGKILL. Answers its number.
+    pub(crate) fn kill(&self) -> Result<u32> {
+        // Under one lock, so that nobody takes its end for one of its own.
+        let mut child = self.child().take().context("it does not run")?;
+        let pid = child.id();
+        child.kill().with_context(|| format!("cannot kill {}", self.name))?;
+        child.wait().with_context(|| format!("cannot wait for {}", self.name))?;
+        Ok(pid)
+    }
+
+    /// SIGSTOP. Answers its number.
+    pub(crate) fn pause(&self) -> Result<u32> {
+        self.signal(Signal::STOP)
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) -> Result<u32> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Whether it ended although nobody ended it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.child().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(Some(_))))
+    }
+
+    /// How it ended, if nobody ended it. Afterwards it can be started again.
+    pub(crate) fn ended(&self) -> Option<ExitStatus> {
+        let mut child = self.child();
+        let status = child.as_mut()?.try_wait().ok()??;
+        *child = None;
+        Some(status)
+    }
+
+    /// The end of what it wrote.
+    pub(crate) fn log_tail(&self) -> Vec<String> {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        let first = lines.len().saturating_sub(LOG_LINES);
+        lines.into_iter().skip(first).map(str::to_owned).collect()
+    }
+
+    /// Says that it did not do what was expected, with the end of its log.
+    pub(crate) fn complaint(&self, what: &str) -> anyhow::Error {
+        let tail = self.log_tail().join("\n  ");
+        anyhow!("{} {what}; it wrote at last:\n  {tail}", self.name)
+    }
+}
+
+fn append(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc;
+
+    fn sleeper(dir: &Path, seconds: &str) -> Member {
+        Member::new("sleeper".into(), Path::new("sleep"), vec![seconds.into()], dir.join("log"))
+    }
+
+    #[test]
+    fn a_killed_member_is_gone_and_starts_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let member = sleeper(dir.path(), "60");
+        member.start().unwrap();
+        let first = proc::process(member.pid().unwrap()).unwrap();
+        assert_eq!(member.kill().unwrap(), first.pid);
+        assert!(!proc::runs(first));
+        assert!(member.kill().is_err());
+        member.start().unwrap();
+        assert!(member.ended().is_none());
+        member.kill().unwrap();
+    }
+
+    #[test]
+    fn a_member_that_ends_by_itself_is_noticed_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let member = sleeper(dir.path(), "0");
+        member.start().unwrap();
+        let status = (0..1000).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            member.ended()
+        });
+        assert!(status.unwrap().success());
+        assert!(member.ended().is_none());
+    }
+}

@@ -1,0 +1,333 @@
+//! A whole cluster as child processes of this one, each of which can be killed and paused.
+//!
+//! # Invariants
+//! - `RIG-2` When the rig is dropped, nothing that it started runs any more: this process is the
+//!   reaper of all its descendants, so that even an instance whose agent was killed is found in the
+//!   tree below it.
+#![allow(clippy::disallowed_methods, reason = "the rig drives real processes in real time")]
+
+mod commands;
+mod member;
+mod ports;
+mod status;
+mod workload;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    clock,
+    http::{Access, BASE, Http, Request},
+    proc,
+};
+
+pub(crate) use commands::{Binary, words};
+pub(crate) use member::Member;
+pub(crate) use status::Status;
+pub(crate) use workload::{Instance, hello, register, register_value};
+
+const READY_LIMIT: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(20);
+const INSTANCE_PORTS: u16 = 40;
+
+/// How a cluster is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) replicas: usize,
+    pub(crate) agents: usize,
+}
+
+/// A directory of its own, removed unless it is to be kept.
+pub(crate) struct Folder {
+    path: PathBuf,
+    kept: bool,
+}
+
+impl Folder {
+    /// A new one in the system's temporary directory.
+    pub(crate) fn new() -> Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("palisade-chaos-")
+            .tempdir()
+            .context("cannot make a temporary directory")?;
+        Ok(Self { path: dir.keep(), kept: false })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// It stays.
+    pub(crate) fn keep(&mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What still writes into it would bring it back.
+        end_descendants();
+        if !self.kept {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// See the module documentation. Ends everything when it is dropped.
+pub(crate) struct Rig {
+    pub(crate) binary: Binary,
+    pub(crate) dir: PathBuf,
+    pub(crate) replicas: Vec<Arc<Member>>,
+    pub(crate) agents: Vec<Arc<Member>>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) http: Http,
+}
+
+impl Rig {
+    /// Makes a cluster in `dir` and starts its replicas; agents come with [`Self::join_agents`].
+    pub(crate) async fn start(binary: &Binary, dir: &Path, options: &Options) -> Result<Self> {
+        adopt_orphans()?;
+        let ports = ports::free(options.replicas * 2)?;
+        let ports: Vec<commands::Ports> = ports
+            .chunks_exact(2)
+            .map(|pair| commands::Ports { peer: pair[0], api: pair[1] })
+            .collect();
+        let (cluster, logs) = (dir.join("cluster"), dir.join("logs"));
+        std::fs::create_dir_all(&logs).context("cannot make the logs' directory")?;
+        let context_file = dir.join("contexts.toml");
+        binary.run(&context_file, &commands::init(&cluster, &ports)).await?;
+        let access = Arc::new(access_of(&context_file)?);
+        let replicas = (1..=options.replicas)
+            .map(|id| {
+                Arc::new(Member::new(
+                    format!("replica {id}"),
+                    binary.path(),
+                    commands::serve(&cluster.join(format!("replica-{id}"))),
+                    logs.join(format!("replica-{id}.log")),
+                ))
+            })
+            .collect();
+        let http = Http::new(access.clone())?;
+        let rig = Self {
+            binary: binary.clone(),
+            dir: dir.to_owned(),
+            replicas,
+            agents: Vec::new(),
+            access,
+            http,
+        };
+        for replica in &rig.replicas {
+            replica.start()?;
+        }
+        rig.until_ready(READY_LIMIT).await?;
+        Ok(rig)
+    }
+
+    /// Makes that many nodes join, starts their agents and waits until they are ready.
+    pub(crate) async fn join_agents(&mut self, count: usize) -> Result<()> {
+        let context_file = self.dir.join("contexts.toml");
+        let token_file = self.dir.join("join-token");
+        let record =
+            self.binary.run(&context_file, &commands::create_token(&token_file, count)).await?;
+        let pins = commands::pins(&record)?;
+        let servers: Vec<String> = self
+            .access
+            .addresses
+            .iter()
+            .map(|address| address.trim_start_matches("https://").to_owned())
+            .collect();
+        for (index, ports) in ports::ranges(count, INSTANCE_PORTS)?.into_iter().enumerate() {
+            let number = index + 1;
+            let dir = self.dir.join(format!("agent-{number}"));
+            let name = format!("chaos-{number}");
+            let joining = commands::Joining {
+                dir: &dir,
+                token_file: &token_file,
+                pins: &pins,
+                servers: &servers,
+                name: &name,
+                ports,
+            };
+            self.binary.run(&context_file, &commands::join(&joining)).await?;
+            let agent = Arc::new(Member::new(
+                format!("agent {number}"),
+                self.binary.path(),
+                commands::run_agent(&dir),
+                self.dir.join(format!("logs/agent-{number}.log")),
+            ));
+            agent.start()?;
+            self.agents.push(agent);
+        }
+        self.until_nodes_ready(count, READY_LIMIT).await
+    }
+
+    async fn until_nodes_ready(&self, count: usize, limit: Duration) -> Result<()> {
+        let ready = clock::poll(limit, PAUSE, || async {
+            let nodes = self.http.list(&format!("{BASE}/nodes"), Duration::from_secs(2)).await;
+            let ready = |node: &&Value| {
+                node.pointer("/status/phase").and_then(Value::as_str) == Some("ready")
+            };
+            (nodes.ok()?.iter().filter(ready).count() >= count).then_some(())
+        })
+        .await;
+        match ready {
+            Some(()) => Ok(()),
+            None => Err(self.agents[0].complaint("and the others are not all ready nodes")),
+        }
+    }
+
+    /// Waits until every replica says that it is ready.
+    pub(crate) async fn until_ready(&self, limit: Duration) -> Result<()> {
+        for (index, replica) in self.replicas.iter().enumerate() {
+            let ready = clock::poll(limit, PAUSE, || async {
+                let gone = replica.is_over();
+                (gone || self.is_ready(index).await).then_some(!gone)
+            })
+            .await;
+            match ready {
+                Some(true) => {}
+                Some(false) => return Err(replica.complaint("ended by itself")),
+                None => return Err(replica.complaint("is not ready")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this replica says that it is ready.
+    pub(crate) async fn is_ready(&self, index: usize) -> bool {
+        let request = Request::get("/readyz");
+        let tried = self.http.once(index, &request, Duration::from_secs(2)).await;
+        matches!(tried, crate::http::Tried::Done(_))
+    }
+
+    /// What this replica knows, at once.
+    pub(crate) async fn status(&self, index: usize, limit: Duration) -> Option<Status> {
+        status::ask(&self.http, index, limit).await
+    }
+
+    /// The place of the replica that leads, as most of them say.
+    pub(crate) async fn leader(&self) -> Option<usize> {
+        let limit = Duration::from_millis(500);
+        let asked = (0..self.replicas.len()).map(|index| self.status(index, limit));
+        let newest = futures::future::join_all(asked)
+            .await
+            .into_iter()
+            .flatten()
+            .filter(|status| status.leader.is_some())
+            .max_by_key(|status| status.term)?;
+        usize::try_from(newest.leader?).ok()?.checked_sub(1)
+    }
+
+    /// Puts a workload there.
+    pub(crate) async fn apply(&self, spec: Value, key: &str) -> Result<()> {
+        let name = spec.get("name").and_then(Value::as_str).context("a spec has no name")?;
+        let path = format!("{BASE}/workloads/{name}");
+        self.http.ask(&Request::put(path, key, spec.clone()), Duration::from_secs(15)).await?;
+        Ok(())
+    }
+
+    /// Waits until that many instances of a workload are healthy.
+    pub(crate) async fn until_healthy(
+        &self,
+        workload: &str,
+        count: u64,
+        limit: Duration,
+    ) -> Result<()> {
+        let path = format!("{BASE}/workloads/{workload}");
+        let mut last = String::new();
+        let clock = clock::Clock::start();
+        while clock.elapsed() < limit {
+            match self.http.ask(&Request::get(path.as_str()), Duration::from_secs(5)).await {
+                Ok(answer) => {
+                    let healthy = answer.body.pointer("/status/healthy").and_then(Value::as_u64);
+                    if healthy == Some(count) {
+                        return Ok(());
+                    }
+                    last = answer.body.get("status").map(Value::to_string).unwrap_or_default();
+                }
+                Err(error) => last = error.to_string(),
+            }
+            clock::sleep(PAUSE).await;
+        }
+        bail!("workload {workload} has no {count} healthy instances: {last}")
+    }
+
+    /// The instances of a workload.
+    pub(crate) async fn instances(&self, workload: &str) -> Result<Vec<Instance>> {
+        workload::instances(&self.http, workload).await
+    }
+
+    /// Removes a workload and waits until its instances are gone.
+    pub(crate) async fn remove(&self, workload: &str, limit: Duration) -> Result<()> {
+        let path = format!("{BASE}/workloads/{workload}");
+        let request = Request::delete(path, format!("remove-{workload}"));
+        self.http.ask(&request, Duration::from_secs(10)).await?;
+        let gone = clock::poll(limit, PAUSE, || async {
+            self.instances(workload).await.ok().filter(Vec::is_empty).map(drop)
+        })
+        .await;
+        gone.with_context(|| format!("the instances of {workload} do not go"))
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        end_descendants();
+    }
+}
+
+/// Makes this process the parent of every descendant whose parent ends, as init would be.
+pub(crate) fn adopt_orphans() -> Result<()> {
+    let own = rustix::process::getpid();
+    rustix::process::set_child_subreaper(Some(own)).context("cannot become the reaper")
+}
+
+/// SIGKILL to everything below this process, until nothing is left.
+pub(crate) fn end_descendants() {
+    for _ in 0..100 {
+        let all = proc::all();
+        let mut running = false;
+        for pid in proc::descendants(&all, std::process::id()) {
+            if all.get(&pid).is_some_and(|stat| !stat.over) {
+                running = true;
+                if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+            }
+        }
+        if !running {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The context file, as far as the rig needs it.
+#[derive(Deserialize)]
+struct ContextFile {
+    context: Vec<ContextEntry>,
+}
+
+#[derive(Deserialize)]
+struct ContextEntry {
+    addrs: Vec<String>,
+    ca_pem: String,
+    token: String,
+}
+
+/// How the cluster of the first context in a file is reached.
+pub(crate) fn access_of(context_file: &Path) -> Result<Access> {
+    let text = std::fs::read_to_string(context_file)
+        .with_context(|| format!("there is no {}", context_file.display()))?;
+    let file: ContextFile = toml::from_str(&text).context("the context file is not as expected")?;
+    let entry = file.context.into_iter().next().context("the context file has no context")?;
+    Ok(Access { addresses: entry.addrs, ca_pem: entry.ca_pem, token: entry.token })
+}
