@@ -137,7 +137,7 @@ pub struct ReplicaOptions {
     pub wires: Wires,
     /// Times and sizes.
     pub tuning: Tuning,
-    /// Time, randomness and tasks. [`crate::Replica::start`] must run on the same runtime.
+    /// Time, randomness and tasks; all of the replica runs there.
     pub rt: Rt,
 }
 

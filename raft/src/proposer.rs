@@ -43,10 +43,16 @@ type Answer = oneshot::Sender<Result<Outcome, Refusal>>;
 struct Proposal {
     command: Command,
     bytes: usize,
-    answer: Answer,
+    /// `None`: nobody waits, by intention.
+    answer: Option<Answer>,
 }
 
 impl Proposal {
+    /// Whether who proposed it has gone away: it was told that its fate is unknown, and need not become known.
+    fn is_abandoned(&self) -> bool {
+        self.answer.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+
     fn stands_alone(&self) -> bool {
         !matches!(self.command.kind, Some(Kind::Txn(_)))
     }
@@ -73,7 +79,7 @@ impl Proposer {
             return Err(Refusal::TooLarge(what));
         }
         let (answer, answered) = oneshot::channel();
-        let sent = self.0.send(Proposal { command, bytes, answer }).await;
+        let sent = self.0.send(Proposal { command, bytes, answer: Some(answer) }).await;
         sent.map_err(|_| Refusal::Unavailable("it is stopping".to_owned()))?;
         answered.await.unwrap_or(Err(Refusal::Unknown))
     }
@@ -81,9 +87,8 @@ impl Proposer {
     /// Lets time pass, without waiting for it.
     pub(crate) fn tick(&self) {
         let command: Command = Kind::Tick(Tick {}).into();
-        let (answer, _) = oneshot::channel();
         // A full queue lets time pass by itself.
-        let _ = self.0.try_send(Proposal { bytes: command.encoded_len(), command, answer });
+        let _ = self.0.try_send(Proposal { bytes: command.encoded_len(), command, answer: None });
     }
 }
 
@@ -135,15 +140,21 @@ fn take_group(waiting: &mut VecDeque<Proposal>) -> Vec<Proposal> {
     group
 }
 
+fn send(answer: Option<Answer>, result: Result<Outcome, Refusal>) {
+    if let Some(answer) = answer {
+        let _ = answer.send(result);
+    }
+}
+
 fn refuse(waiting: impl Iterator<Item = Proposal>, refusal: &Refusal) {
     for proposal in waiting {
-        let _ = proposal.answer.send(Err(refusal.clone()));
+        send(proposal.answer, Err(refusal.clone()));
     }
 }
 
 /// Hands the outcomes of one entry to those who wait for them.
 fn answer<R: AsyncRuntime>(
-    answers: Vec<Answer>,
+    answers: Vec<Option<Answer>>,
     result: ClientWriteResult<TypeConfig<R>>,
     shared: &Shared,
 ) {
@@ -151,7 +162,7 @@ fn answer<R: AsyncRuntime>(
         Ok(response) => {
             let mut outcomes = response.data.0.into_iter();
             for answer in answers {
-                let _ = answer.send(outcomes.next().ok_or(Refusal::Unknown));
+                send(answer, outcomes.next().ok_or(Refusal::Unknown));
             }
             return;
         }
@@ -163,7 +174,7 @@ fn answer<R: AsyncRuntime>(
         }
     };
     for answer in answers {
-        let _ = answer.send(Err(refusal.clone()));
+        send(answer, Err(refusal.clone()));
     }
 }
 
@@ -198,7 +209,11 @@ impl<R: AsyncRuntime> Leader<R> {
                 refuse(waiting.drain(..), &Refusal::NotLeader);
                 continue;
             }
+            waiting.retain(|proposal: &Proposal| !proposal.is_abandoned());
             let group = take_group(&mut waiting);
+            if group.is_empty() {
+                continue;
+            }
             self.propose(&mut stamp, term, group, slot).await;
         }
     }
@@ -277,7 +292,7 @@ mod tests {
     fn waiting(commands: Vec<Command>) -> VecDeque<Proposal> {
         let proposal = |command: Command| {
             let bytes = command.encoded_len();
-            Proposal { command, bytes, answer: oneshot::channel().0 }
+            Proposal { command, bytes, answer: None }
         };
         commands.into_iter().map(proposal).collect()
     }

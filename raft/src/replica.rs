@@ -172,6 +172,7 @@ impl<R: AsyncRuntime> Replica<R> {
         if !members.iter().any(|member| member.id == me) {
             return Err(FormError::NotAMember(me));
         }
+        self.stand_back(members).await;
         use openraft::errors::{InitializeError, RaftError};
         match self.raft.initialize(nodes(members)).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
@@ -181,6 +182,15 @@ impl<R: AsyncRuntime> Replica<R> {
         let outcome = self.propose_by(Kind::Tick(Tick {}).into(), self.tuning.patience * 6).await?;
         self.caught_up(outcome.revision, self.tuning.patience).await?;
         Ok(())
+    }
+
+    /// Lets the members with lower ids begin, so that not all stand for the first election at once.
+    async fn stand_back(&self, members: &[Member]) {
+        let rank = members.iter().filter(|member| member.id < self.identity.replica).count();
+        let until = self.rt.now() + self.tuning.election_min * u32::try_from(rank).unwrap_or(0);
+        while self.rt.now() < until && !self.raft.is_initialized().await.unwrap_or(true) {
+            self.rt.sleep(PAUSE).await;
+        }
     }
 
     fn check_serving(&self) -> Result<(), StoreError> {
@@ -357,9 +367,19 @@ impl<R: AsyncRuntime> Replica<R> {
 
 impl<R: AsyncRuntime> Drop for Replica<R> {
     fn drop(&mut self) {
+        if self.stop.is_set() {
+            return;
+        }
         self.stop.set();
         self.progress().close();
         self.published.close();
+        let raft = self.raft.clone();
+        self.rt.spawn(
+            "shutdown",
+            Box::pin(async move {
+                let _ = raft.shutdown().await;
+            }),
+        );
     }
 }
 

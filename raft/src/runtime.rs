@@ -21,6 +21,20 @@ impl TokioRuntime {
         Self { handle, start: Instant::now() }
     }
 
+    /// Starts a runtime with one thread, for a replica that is to have it for itself. The thread ends with the
+    /// process.
+    ///
+    /// # Errors
+    /// The thread or the runtime cannot be made.
+    pub fn on_own_thread(name: &str) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            runtime.block_on(std::future::pending::<()>());
+        })?;
+        Ok(Self::new(handle))
+    }
+
     /// Tasks are spawned on the runtime of the calling task.
     ///
     /// # Errors
@@ -41,6 +55,8 @@ impl Runtime for TokioRuntime {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        // The caller's own timer where it has one.
+        let _entered = tokio::runtime::Handle::try_current().is_err().then(|| self.handle.enter());
         Box::pin(tokio::time::sleep(duration))
     }
 

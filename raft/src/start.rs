@@ -158,12 +158,24 @@ async fn connect(rt: &Rt, identity: &Identity, wires: Wires) -> Result<Connected
 }
 
 impl<R: AsyncRuntime> Replica<R> {
-    /// Starts a replica from its data directory. It runs on the runtime of the calling task, on which `options.rt` must
-    /// spawn too; syncs and snapshots have threads of their own.
+    /// Starts a replica from its data directory. All of it runs where `options.rt` spawns; syncs and snapshots have
+    /// threads of their own.
     ///
     /// # Errors
     /// See [`StartError`]: each says what to do.
     pub async fn start(options: ReplicaOptions) -> Result<Arc<Self>, StartError> {
+        let (tx, rx) = oneshot::channel();
+        let rt = options.rt.clone();
+        rt.spawn(
+            "start",
+            Box::pin(async move {
+                let _ = tx.send(Self::start_here(options).await);
+            }),
+        );
+        rx.await.unwrap_or_else(|_| Err(StartError::Consensus("its runtime has ended".to_owned())))
+    }
+
+    async fn start_here(options: ReplicaOptions) -> Result<Arc<Self>, StartError> {
         let config = options.tuning.openraft(&options.identity.cluster)?;
         let recovery = recover(&options).await?;
         let ReplicaOptions { identity, wires, tuning, rt, .. } = options;

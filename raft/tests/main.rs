@@ -6,6 +6,7 @@ mod damage;
 mod failover;
 mod fencing;
 mod formation;
+mod load;
 mod quorum;
 mod restart;
 mod snapshots;

@@ -101,10 +101,6 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
 }
 
-async fn start_on(runtime: &Runtime, options: ReplicaOptions) -> Result<Arc<Replica>, StartError> {
-    runtime.spawn(Replica::start(options)).await.unwrap()
-}
-
 impl Cluster {
     /// Three replicas that run and are not formed.
     pub async fn unformed(tuning: Tuning) -> Self {
@@ -187,7 +183,7 @@ impl Cluster {
             let dir = node.dir.path().to_owned();
             let mut options = ReplicaOptions::new(dir, identity, node.addr, self.ca.issue(id), rt);
             options.tuning = self.tuning.clone();
-            match start_on(&runtime, options).await {
+            match Replica::start(options).await {
                 Ok(replica) => {
                     let node = self.node_mut(id);
                     node.addr = replica.peer_addr().unwrap();
