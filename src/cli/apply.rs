@@ -1,0 +1,116 @@
+//! `palisade workload apply`.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::{
+    Session, spec_file,
+    wait::{Goal, Watch, wait},
+    workload::{Workloads, workload},
+};
+use crate::{
+    client::{BASE, Call, Client, segment},
+    output::{self, Failure, Format, Outcome, cell, text},
+};
+
+/// Flags of `workload apply`.
+#[derive(Debug, clap::Args)]
+pub struct Apply {
+    /// A spec (YAML, JSON or TOML), a directory of them, or - for standard input
+    #[arg(short, long, required = true, value_name = "FILE|DIR|-")]
+    file: PathBuf,
+    /// Do not wait until it is healthy
+    #[arg(long)]
+    no_wait: bool,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Apply {
+    pub(super) async fn run(self, session: &Session) -> Outcome {
+        // Everything is read before anything is sent, so that a typing error sends nothing.
+        let mut calls = Vec::new();
+        for spec in spec_file::read(&self.file)? {
+            let Some(name) = text(&spec.value, "/name").map(str::to_owned) else {
+                return Err(Failure::usage(format!("{}: the spec has no name", spec.origin))
+                    .hint("a spec begins with `name: …`; see examples/hello.yaml"));
+            };
+            let path = format!("{BASE}/workloads/{}", segment(&name));
+            calls.push((name, spec.origin, Call::put(path).json(spec.value)));
+        }
+        let client = session.client()?;
+        let mut answers = Vec::new();
+        for (name, origin, call) in calls {
+            let answer = client.call(call.dry_run(self.dry_run)).await.map_err(|error| {
+                let failure = Failure::from(error);
+                Failure { detail: format!("{origin}: {}", failure.detail), ..failure }
+            })?;
+            announce(session, &name, &answer.body, self.dry_run)?;
+            answers.push((name, answer.body));
+        }
+        if self.dry_run {
+            return print(session, answers.into_iter().map(|(_, body)| body).collect());
+        }
+        if !self.no_wait {
+            let watches =
+                answers.iter().map(|(name, record)| Watch::new(name, Goal::of(record))).collect();
+            wait(&client, watches, session.wait_limit()).await?;
+        }
+        let records = if self.no_wait {
+            answers.into_iter().map(|(_, body)| body).collect()
+        } else {
+            reread(&client, session, answers).await?
+        };
+        print(session, records)
+    }
+}
+
+/// Says what became of one spec: on stdout where a table is wanted, on stderr otherwise.
+fn announce(session: &Session, name: &str, record: &Value, dry: bool) -> Outcome {
+    let change = text(record, "/change").unwrap_or("accepted");
+    let dry_note = if dry { " (dry run)" } else { "" };
+    let line = format!("workload/{name} {change}, version {}{dry_note}", cell(record, "/version"));
+    match session.format() {
+        Format::Table | Format::Wide => {
+            output::data(format!("{line}\n").as_bytes())?;
+            if let Some(plan) = record.get("plan").filter(|plan| dry && !plan.is_null()) {
+                output::data(output::render_value(Format::Yaml, plan)?.as_bytes())?;
+            }
+            Ok(())
+        }
+        _ => {
+            output::say(line);
+            Ok(())
+        }
+    }
+}
+
+/// The records as they are after the wait, with what apply said of the change.
+async fn reread(
+    client: &Client,
+    session: &Session,
+    answers: Vec<(String, Value)>,
+) -> Outcome<Vec<Value>> {
+    if matches!(session.format(), Format::Table | Format::Wide) {
+        return Ok(vec![]);
+    }
+    let mut records = Vec::new();
+    for (name, answer) in answers {
+        let mut record = workload(client, &name).await?;
+        if let (Value::Object(record), Some(change)) = (&mut record, answer.get("change")) {
+            record.insert("change".to_owned(), change.clone());
+        }
+        records.push(record);
+    }
+    Ok(records)
+}
+
+fn print(session: &Session, records: Vec<Value>) -> Outcome {
+    match (session.format(), records.as_slice()) {
+        (Format::Table | Format::Wide, _) => Ok(()),
+        (format, [one]) => output::print_one::<Workloads>(format, one),
+        (format, many) => output::print_list::<Workloads>(format, many),
+    }
+}

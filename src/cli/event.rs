@@ -1,0 +1,210 @@
+//! `palisade event` and `palisade audit`: what happened, and who did it.
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::Session;
+use crate::{
+    client::{BASE, Call},
+    output::{self, Exit, Failure, Format, Outcome, Table, View, cell, number, text},
+};
+
+/// Flags of `event`.
+#[derive(Debug, clap::Args)]
+pub struct Event {
+    #[command(subcommand)]
+    verb: EventVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum EventVerb {
+    /// List events, oldest first
+    #[command(visible_alias = "list")]
+    Ls(Window),
+}
+
+/// Flags of `audit`.
+#[derive(Debug, clap::Args)]
+pub struct Audit {
+    #[command(subcommand)]
+    verb: AuditVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum AuditVerb {
+    /// List audit records, oldest first
+    #[command(visible_alias = "list")]
+    Ls(Window),
+    /// Check that no record was altered, taken out or put in
+    Verify,
+}
+
+#[derive(Debug, clap::Args)]
+struct Window {
+    /// Begin at this sequence number
+    #[arg(long, value_name = "SEQ")]
+    from: Option<u64>,
+    /// Show only so many of the last
+    #[arg(long, value_name = "COUNT")]
+    last: Option<usize>,
+}
+
+impl Window {
+    async fn read(&self, session: &Session, what: &str) -> Outcome<Vec<Value>> {
+        let call = Call::get(format!("{BASE}/{what}")).query_some("from", self.from);
+        let mut records = session.client()?.list(call).await?;
+        if let Some(last) = self.last {
+            records.drain(..records.len().saturating_sub(last));
+        }
+        Ok(records)
+    }
+}
+
+impl Event {
+    pub(super) async fn run(self, session: &Session) -> Outcome {
+        let EventVerb::Ls(window) = self.verb;
+        let events = window.read(session, "events").await?;
+        output::print_list::<Events>(session.format(), &events)
+    }
+}
+
+impl Audit {
+    pub(super) async fn run(self, session: &Session) -> Outcome {
+        match self.verb {
+            AuditVerb::Ls(window) => {
+                let records = window.read(session, "audit").await?;
+                output::print_list::<Records>(session.format(), &records)
+            }
+            AuditVerb::Verify => verify(session).await,
+        }
+    }
+}
+
+async fn verify(session: &Session) -> Outcome {
+    let window = Window { from: None, last: None };
+    let records = window.read(session, "audit").await?;
+    let checked = check_chain(&records)?;
+    match session.format() {
+        Format::Json | Format::Yaml => {
+            output::data(output::render_value(session.format(), &checked)?.as_bytes())
+        }
+        _ => {
+            output::say(format!(
+                "{} records, {} to {}: dense and chained, each hash is right",
+                records.len(),
+                cell(&checked, "/first"),
+                cell(&checked, "/last"),
+            ));
+            output::data(format!("{}\n", cell(&checked, "/head")).as_bytes())
+        }
+    }
+}
+
+/// Computes each record's hash anew and follows the chain.
+fn check_chain(records: &[Value]) -> Outcome<Value> {
+    let mut before: Option<&Value> = None;
+    for record in records {
+        let seq = number(record, "/seq");
+        let broken = |why: &str| {
+            Failure::new(Exit::Error, format!("the audit chain is broken at record {seq}: {why}"))
+                .hint("a record was altered, taken out or put in: keep this replica's directory, and ask another with --addr")
+        };
+        if let Some(before) = before {
+            if number(before, "/seq") + 1 != seq {
+                return Err(broken(&format!(
+                    "it follows record {}",
+                    number(before, "/seq")
+                )));
+            }
+            if text(before, "/hash") != text(record, "/prevHash") {
+                return Err(broken("it does not name the hash of the record before"));
+            }
+        }
+        match super::chain::hash(record) {
+            Some(hash) if text(record, "/hash") == Some(hash.as_str()) => {}
+            Some(_) => return Err(broken("its hash is not the hash of what it says")),
+            None => return Err(broken("it is not complete")),
+        }
+        before = Some(record);
+    }
+    Ok(json!({
+        "records": records.len(),
+        "first": records.first().map_or(0, |record| number(record, "/seq")),
+        "last": before.map_or(0, |record| number(record, "/seq")),
+        "head": before.map_or(String::new(), |record| cell(record, "/hash")),
+    }))
+}
+
+struct Events;
+
+impl View for Events {
+    const KIND: &'static str = "event";
+
+    fn table(events: &[Value], wide: bool) -> Table {
+        let mut header = vec!["SEQ", "TIME", "TYPE", "SUBJECT"];
+        if wide {
+            header.extend(["TENANT", "DATA"]);
+        }
+        let mut table = Table::new(&header);
+        for event in events {
+            let mut row = vec![
+                seq(event),
+                cell(event, "/time"),
+                cell(event, "/type"),
+                cell(event, "/subject"),
+            ];
+            if wide {
+                row.extend([cell(event, "/tenant"), cell(event, "/data")]);
+            }
+            table.row(row);
+        }
+        table
+    }
+
+    fn name(event: &Value) -> &str {
+        text(event, "/id").unwrap_or("-")
+    }
+}
+
+fn seq(record: &Value) -> String {
+    match record.get("seq").or_else(|| record.get("sequence")) {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => cell(record, "/id"),
+    }
+}
+
+struct Records;
+
+impl View for Records {
+    const KIND: &'static str = "record";
+
+    fn table(records: &[Value], wide: bool) -> Table {
+        let mut header = vec!["SEQ", "TIME", "ACTOR", "METHOD", "RESOURCE", "OUTCOME"];
+        if wide {
+            header.extend(["REVISION", "REQUEST", "HASH"]);
+        }
+        let mut table = Table::new(&header);
+        for record in records {
+            let mut row = vec![
+                seq(record),
+                cell(record, "/at"),
+                cell(record, "/actor"),
+                cell(record, "/method"),
+                cell(record, "/resource"),
+                cell(record, "/outcome"),
+            ];
+            if wide {
+                row.extend(
+                    ["/revision", "/requestId", "/hash"].map(|pointer| cell(record, pointer)),
+                );
+            }
+            table.row(row);
+        }
+        table
+    }
+
+    fn name(record: &Value) -> &str {
+        text(record, "/requestId").unwrap_or("-")
+    }
+}

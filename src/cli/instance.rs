@@ -1,0 +1,143 @@
+//! `palisade instance`.
+
+use clap::Subcommand;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    Session,
+    logs::{LogFlags, print_logs},
+};
+use crate::{
+    client::{BASE, Call, segment},
+    output::{self, Outcome, Table, View, cell, human, text},
+};
+
+/// Flags of `instance`.
+#[derive(Debug, clap::Args)]
+pub struct Instance {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List instances
+    #[command(visible_alias = "list")]
+    Ls {
+        /// Only those of this workload
+        #[arg(long, value_name = "NAME")]
+        workload: Option<String>,
+        /// Only those on this node
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+    },
+    /// Show one instance
+    #[command(visible_alias = "get")]
+    Show {
+        /// Name or id
+        instance: String,
+    },
+    /// Print what it wrote
+    #[command(visible_alias = "log")]
+    Logs {
+        /// Name or id
+        instance: String,
+        #[command(flatten)]
+        flags: LogFlags,
+    },
+}
+
+impl Instance {
+    pub(super) async fn run(self, session: &Session) -> Outcome {
+        let client = session.client()?;
+        match self.verb {
+            Verb::Ls { workload, node } => {
+                let call = Call::get(format!("{BASE}/instances"))
+                    .query_some("workload", workload)
+                    .query_some("node", node);
+                let instances = client.list(call).await?;
+                output::print_list::<Instances>(session.format(), &instances)
+            }
+            Verb::Show { instance } => {
+                let call = Call::get(format!("{BASE}/instances/{}", segment(&instance)));
+                output::print_one::<Instances>(session.format(), &client.call(call).await?.body)
+            }
+            Verb::Logs { instance, flags } => {
+                let call = Call::get(format!("{BASE}/instances/{}", segment(&instance)));
+                let record = client.call(call).await?.body;
+                print_logs(&client, &[record], &flags).await
+            }
+        }
+    }
+}
+
+/// How instances are shown.
+pub(super) struct Instances;
+
+impl Instances {
+    fn address(instance: &Value) -> String {
+        let Some(address) = text(instance, "/address") else { return "-".to_owned() };
+        let ports: Vec<String> = match instance.get("ports") {
+            Some(Value::Object(ports)) => ports.values().map(Value::to_string).collect(),
+            _ => vec![],
+        };
+        if ports.is_empty() { address.to_owned() } else { format!("{address}:{}", ports.join(",")) }
+    }
+
+    fn table_at(instances: &[Value], wide: bool, now: Timestamp) -> Table {
+        let mut header =
+            vec!["NAME", "STATUS", "NODE", "ADDRESS", "RESTARTS", "VERSION", "AGE", "MESSAGE"];
+        if wide {
+            header.extend(["PID", "ID"]);
+        }
+        let mut table = Table::new(&header);
+        for instance in instances {
+            let node = text(instance, "/nodeName").or_else(|| text(instance, "/node"));
+            let mut row = vec![
+                cell(instance, "/name"),
+                cell(instance, "/status/phase"),
+                node.unwrap_or("-").to_owned(),
+                Self::address(instance),
+                cell(instance, "/status/restarts"),
+                cell(instance, "/version"),
+                human::age(text(instance, "/createdAt"), now),
+                cell(instance, "/status/message"),
+            ];
+            if wide {
+                row.extend(["/status/pid", "/id"].map(|pointer| cell(instance, pointer)));
+            }
+            table.row(row);
+        }
+        table
+    }
+}
+
+impl View for Instances {
+    const KIND: &'static str = "instance";
+
+    fn table(instances: &[Value], wide: bool) -> Table {
+        Self::table_at(instances, wide, Timestamp::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn instances_are_a_table() {
+        let running = json!({"id": "in_01", "name": "hello-1", "workload": "hello", "node": "nd_1",
+            "nodeName": "node-1", "address": "127.0.0.1", "ports": {"http": 21000}, "version": 1,
+            "createdAt": "2026-01-01T00:00:00Z",
+            "status": {"phase": "healthy", "restarts": 0, "message": "", "pid": 4711}});
+        let pending = json!({"id": "in_02", "name": "hello-2", "workload": "hello", "node": null,
+            "nodeName": null, "address": "", "ports": {}, "version": 1,
+            "createdAt": "2026-01-01T00:00:00Z",
+            "status": {"phase": "pending", "restarts": 0, "message": "no node fits"}});
+        let now = "2026-01-01T00:00:30Z".parse().unwrap();
+        insta::assert_snapshot!(Instances::table_at(&[running, pending], true, now).render(), @"");
+    }
+}

@@ -1,0 +1,243 @@
+//! `palisade node`.
+
+use clap::Subcommand;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::Session;
+use crate::{
+    client::{BASE, Call, segment},
+    output::{self, Format, Outcome, Table, View, cell, human, number, text},
+};
+
+/// Flags of `node`.
+#[derive(Debug, clap::Args)]
+pub struct Node {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List nodes
+    #[command(visible_alias = "list")]
+    Ls,
+    /// Show one node
+    #[command(visible_alias = "get")]
+    Show {
+        /// Name or id
+        node: String,
+    },
+    /// Place nothing new on nodes
+    Cordon(Change),
+    /// Place new instances on nodes again
+    Uncordon(Change),
+    /// Remove nodes from the cluster
+    #[command(visible_alias = "remove")]
+    Rm(Change),
+}
+
+#[derive(Debug, clap::Args)]
+struct Change {
+    /// Names or ids
+    #[arg(required = true, value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Node {
+    /// Runs the verb.
+    pub(super) async fn run(self, session: &Session) -> Outcome {
+        match self.verb {
+            Verb::Ls => {
+                let nodes = session.client()?.list(Call::get(format!("{BASE}/nodes"))).await?;
+                output::print_list::<Nodes>(session.format(), &nodes)
+            }
+            Verb::Show { node } => {
+                let call = Call::get(format!("{BASE}/nodes/{}", segment(&node)));
+                let answer = session.client()?.call(call).await?;
+                output::print_one::<Nodes>(session.format(), &answer.body)
+            }
+            Verb::Cordon(change) => change.each(session, "cordon", "cordoned").await,
+            Verb::Uncordon(change) => change.each(session, "uncordon", "uncordoned").await,
+            Verb::Rm(change) => change.each(session, "", "removed").await,
+        }
+    }
+}
+
+impl Change {
+    async fn each(self, session: &Session, action: &str, done: &str) -> Outcome {
+        let client = session.client()?;
+        for node in &self.nodes {
+            let path = format!("{BASE}/nodes/{}", segment(node));
+            let call = match action {
+                "" => Call::delete(path),
+                action => Call::post(format!("{path}/{action}")),
+            };
+            let answer = client.call(call.dry_run(self.dry_run)).await?;
+            print_change::<Nodes>(session, &answer.body, node, done, self.dry_run)?;
+        }
+        Ok(())
+    }
+}
+
+/// Prints what became of one thing: a line, or its record.
+pub(super) fn print_change<V: View>(
+    session: &Session,
+    record: &Value,
+    asked: &str,
+    done: &str,
+    dry: bool,
+) -> Outcome {
+    match session.format() {
+        Format::Table | Format::Wide => {
+            let name = match V::name(record) {
+                "-" => asked,
+                name => name,
+            };
+            let note = if dry { " (dry run)" } else { "" };
+            output::data(format!("{}/{name} {done}{note}\n", V::KIND).as_bytes())
+        }
+        format => output::print_one::<V>(format, record),
+    }
+}
+
+/// How nodes are shown.
+pub(super) struct Nodes;
+
+impl Nodes {
+    /// The phase, with what an operator did to it.
+    pub(super) fn status(node: &Value) -> String {
+        let phase = cell(node, "/status/phase");
+        match node.pointer("/schedulable").and_then(Value::as_bool) {
+            Some(false) => format!("{phase},cordoned"),
+            _ => phase,
+        }
+    }
+
+    fn cpu(node: &Value) -> String {
+        let total = node.pointer("/capacity/cpumem/cpu").and_then(Value::as_f64);
+        let used = node.pointer("/used/cpumem/cpu").and_then(Value::as_f64).unwrap_or(0.0);
+        match total {
+            Some(total) => format!("{}/{}", human::cpus(used), human::cpus(total)),
+            None => cell(node, "/facts/threads"),
+        }
+    }
+
+    fn memory(node: &Value) -> String {
+        let total = match number(node, "/capacity/cpumem/memory") {
+            0 => return human::bytes(number(node, "/facts/memoryBytes")),
+            total => total,
+        };
+        let used = number(node, "/used/cpumem/memory");
+        format!("{}/{}", human::bytes(used), human::bytes(total))
+    }
+
+    fn address(node: &Value) -> String {
+        text(node, "/status/address")
+            .or_else(|| text(node, "/facts/address"))
+            .unwrap_or("-")
+            .to_owned()
+    }
+}
+
+impl View for Nodes {
+    const KIND: &'static str = "node";
+
+    fn table(nodes: &[Value], wide: bool) -> Table {
+        Self::table_at(nodes, wide, Timestamp::now())
+    }
+}
+
+impl Nodes {
+    fn table_at(nodes: &[Value], wide: bool, now: Timestamp) -> Table {
+        let mut header = vec!["NAME", "STATUS", "CPU", "MEMORY", "INSTANCES", "ADDRESS", "AGE"];
+        if wide {
+            header.extend(["POOL", "REPLICA", "AGENT", "KERNEL", "ID", "MESSAGE"]);
+        }
+        let mut table = Table::new(&header);
+        for node in nodes {
+            let mut row = vec![
+                cell(node, "/name"),
+                Self::status(node),
+                Self::cpu(node),
+                Self::memory(node),
+                instances(node),
+                Self::address(node),
+                human::age(text(node, "/joinedAt"), now),
+            ];
+            if wide {
+                row.extend(
+                    ["/pool", "/status/replica", "/agentVersion", "/facts/kernel", "/id"]
+                        .map(|pointer| cell(node, pointer)),
+                );
+                row.push(cell(node, "/status/message"));
+            }
+            table.row(row);
+        }
+        table
+    }
+}
+
+fn instances(node: &Value) -> String {
+    match node.get("allocations") {
+        Some(Value::Array(allocations)) => allocations.len().to_string(),
+        Some(Value::Object(allocations)) => allocations.len().to_string(),
+        Some(Value::Number(count)) => count.to_string(),
+        _ => "0".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn sample() -> Vec<Value> {
+        let node = |name: &str, phase: &str, schedulable: bool| {
+            json!({
+                "id": "nd_01", "name": name, "pool": "default", "schedulable": schedulable,
+                "agentVersion": "0.1.0", "joinedAt": "2026-01-01T00:00:00.000Z",
+                "facts": {"threads": 8, "memoryBytes": 17_179_869_184_u64, "kernel": "6.8.0"},
+                "capacity": {"cpumem": {"cpu": 4.0, "memory": 8_589_934_592_u64}},
+                "used": {"cpumem": {"cpu": 0.5, "memory": 268_435_456}},
+                "allocations": 2,
+                "status": {"phase": phase, "replica": 1, "address": "127.0.0.1", "message": ""},
+            })
+        };
+        let mut bare = node("node-3", "joining", true);
+        bare["capacity"] = json!({});
+        bare["allocations"] = json!([]);
+        vec![node("node-1", "ready", true), node("node-2", "ready", false), bare]
+    }
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:03:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn nodes_are_a_table() {
+        insta::assert_snapshot!(Nodes::table_at(&sample(), false, now()).render(), @"");
+    }
+
+    #[test]
+    fn a_wide_table_says_more() {
+        insta::assert_snapshot!(Nodes::table_at(&sample(), true, now()).render(), @"");
+    }
+
+    #[test]
+    fn names_are_kind_and_name() {
+        let names = output::render_list::<Nodes>(Format::Name, &sample()).unwrap();
+        assert_eq!(names, "node/node-1\nnode/node-2\nnode/node-3\n");
+    }
+
+    #[test]
+    fn json_of_a_list_is_one_array_of_the_records() {
+        let text = output::render_list::<Nodes>(Format::Json, &sample()).unwrap();
+        let parsed: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(parsed, Value::Array(sample()));
+    }
+}

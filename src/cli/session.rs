@@ -1,0 +1,76 @@
+//! What a verb works with: the flags, and a client of the cluster that is meant.
+
+use std::time::Duration;
+
+use super::Global;
+use crate::{
+    client::{Client, Options},
+    context_file::Resolved,
+    output::{Format, Outcome},
+};
+
+const BUDGET_DEFAULT: Duration = Duration::from_secs(30);
+const WAIT_DEFAULT: Duration = Duration::from_mins(5);
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct Session {
+    global: Global,
+}
+
+impl Session {
+    /// A session with these flags.
+    #[must_use]
+    pub fn new(global: Global) -> Self {
+        Self { global }
+    }
+
+    /// How data is printed.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.global.output
+    }
+
+    /// How long a verb waits for what it started.
+    #[must_use]
+    pub fn wait_limit(&self) -> Duration {
+        self.global.timeout.unwrap_or(WAIT_DEFAULT)
+    }
+
+    /// Which cluster is meant.
+    ///
+    /// # Errors
+    /// Nothing says so, or what says so cannot be used.
+    pub fn resolve(&self) -> Outcome<Resolved> {
+        Ok(self.global.overrides().resolve()?)
+    }
+
+    /// A client of it.
+    ///
+    /// # Errors
+    /// See [`Self::resolve`].
+    pub fn client(&self) -> Outcome<Client> {
+        self.client_within(self.global.timeout.unwrap_or(BUDGET_DEFAULT))
+    }
+
+    /// A client of it that gives up earlier.
+    ///
+    /// # Errors
+    /// See [`Self::resolve`].
+    pub fn client_within(&self, budget: Duration) -> Outcome<Client> {
+        client(self.resolve()?, budget)
+    }
+}
+
+/// A client of a cluster.
+///
+/// # Errors
+/// The CA cannot be used.
+pub(crate) fn client(resolved: Resolved, budget: Duration) -> Outcome<Client> {
+    Ok(Client::new(Options {
+        addresses: resolved.addresses,
+        ca_pem: resolved.ca_pem,
+        token: resolved.token.map(|token| token.reveal().to_owned()),
+        budget,
+    })?)
+}

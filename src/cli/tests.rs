@@ -1,0 +1,48 @@
+use super::*;
+
+
+#[test]
+fn the_command_is_well_formed() {
+    command().debug_assert();
+}
+
+#[test]
+fn the_help_is_as_it_was() {
+    let mut command = command().term_width(100);
+    let mut text = command.render_long_help().to_string();
+    for noun in ["node", "workload", "instance", "token", "api-token", "cluster", "dev", "agent"] {
+        let sub = command.find_subcommand_mut(noun).unwrap();
+        text.push_str(&format!("\n# {noun}\n{}", sub.render_help()));
+    }
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn every_verb_has_help() {
+    fn walk(command: &clap::Command, path: &str) {
+        assert!(command.get_about().is_some(), "{path} says nothing");
+        for sub in command.get_subcommands() {
+            walk(sub, &format!("{path} {}", sub.get_name()));
+        }
+    }
+    walk(&command(), "palisade");
+}
+
+#[test]
+fn an_unknown_verb_is_answered_with_the_near_one() {
+    let error = Cli::try_parse_from(["palisade", "workload", "aply"]).unwrap_err();
+    assert!(error.to_string().contains("apply"), "{error}");
+    let error = Cli::try_parse_from(["palisade", "wrokload"]).unwrap_err();
+    assert!(error.to_string().contains("workload"), "{error}");
+}
+
+#[test]
+fn durations_and_sizes_have_units() {
+    assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+    assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+    assert_eq!(duration("30"), Ok(Duration::from_secs(30)));
+    assert!(duration("5x").is_err() && duration("").is_err() && duration("99999999999999d").is_err());
+    assert_eq!(size("4GiB"), Ok(4 << 30));
+    assert_eq!(size("5GB"), Ok(5_000_000_000));
+    assert!(size("lots").is_err());
+}

@@ -1,0 +1,421 @@
+//! Waiting until a workload is as it was asked for, or cannot be.
+//!
+//! What is seen is judged by [`Watch::judge`], which has no clock and asks nobody.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::Value;
+
+use crate::{
+    client::{BASE, Call, Client, segment},
+    edge,
+    output::{Exit, Failure, Outcome, Progress, cell, number, text},
+};
+
+/// So long must a reason stand before it ends the wait: what is passing gets time to pass.
+const SETTLED: Duration = Duration::from_millis(1500);
+const POLL_FIRST: Duration = Duration::from_millis(40);
+const POLL_MAX: Duration = Duration::from_millis(250);
+const LOG_LINES: usize = 5;
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goal {
+    /// As many instances as wanted, of this version or a newer one, all healthy.
+    Healthy {
+        /// The version.
+        version: u64,
+    },
+    /// No instance runs.
+    Stopped,
+    /// It is no more.
+    Gone,
+}
+
+impl Goal {
+    /// What a workload's own record asks for.
+    pub fn of(workload: &Value) -> Self {
+        match text(workload, "/wanted") {
+            Some("offline") => Self::Stopped,
+            _ => Self::Healthy { version: number(workload, "/version") },
+        }
+    }
+}
+
+/// What is to be done now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Done(String),
+    Going(String),
+    Failed(Failure),
+}
+
+/// One workload that is waited for.
+#[derive(Debug)]
+pub(super) struct Watch {
+    name: String,
+    goal: Goal,
+    /// Since when a reason to give up stands, by what it is about.
+    standing: BTreeMap<String, Duration>,
+}
+
+impl Watch {
+    pub fn new(name: &str, goal: Goal) -> Self {
+        Self { name: name.to_owned(), goal, standing: BTreeMap::new() }
+    }
+
+    /// Judges what is seen at `now`, counted from the beginning of the wait.
+    pub fn judge(&mut self, seen: Option<(&Value, &[Value])>, now: Duration) -> Verdict {
+        let Some((workload, instances)) = seen else {
+            return match self.goal {
+                Goal::Gone => Verdict::Done(format!("{} is gone", self.name)),
+                _ => Verdict::Failed(Failure::new(
+                    Exit::NotFound,
+                    format!("workload {:?} was removed while it was waited for", self.name),
+                )),
+            };
+        };
+        match self.goal {
+            Goal::Gone => Verdict::Going(format!("{}: {} left to stop", self.name, instances.len())),
+            Goal::Stopped => self.stopped(workload, instances),
+            Goal::Healthy { version } => {
+                let version = version.max(number(workload, "/version"));
+                self.healthy(workload, instances, version, now)
+            }
+        }
+    }
+
+    fn stopped(&self, workload: &Value, instances: &[Value]) -> Verdict {
+        let up = instances
+            .iter()
+            .filter(|one| !matches!(phase(one), "stopped" | "exited" | "pending"))
+            .count();
+        if up == 0 && text(workload, "/status/phase") == Some("stopped") {
+            return Verdict::Done(format!("{} is stopped", self.name));
+        }
+        Verdict::Going(format!("{}: {up} of {} still running", self.name, instances.len()))
+    }
+
+    fn healthy(
+        &mut self,
+        workload: &Value,
+        instances: &[Value],
+        version: u64,
+        now: Duration,
+    ) -> Verdict {
+        let wanted = number(workload, "/count");
+        let is_good = |one: &&Value| phase(one) == "healthy" && number(one, "/version") >= version;
+        let good = instances.iter().filter(is_good).count() as u64;
+        let settled = good == wanted
+            && instances.len() as u64 == wanted
+            && number(workload, "/status/healthy") >= wanted
+            && number(workload, "/status/upToDate") >= wanted;
+        if settled {
+            return Verdict::Done(format!("{}: {good} of {wanted} healthy", self.name));
+        }
+        if let Some(failure) = self.hopeless(workload, instances, good, wanted, now) {
+            return Verdict::Failed(failure);
+        }
+        Verdict::Going(self.describe(workload, instances, good, wanted))
+    }
+
+    fn describe(&self, workload: &Value, instances: &[Value], good: u64, wanted: u64) -> String {
+        let mut line = format!("{}: {good} of {wanted} healthy", self.name);
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for one in instances.iter().filter(|one| phase(one) != "healthy") {
+            *counts.entry(phase(one)).or_default() += 1;
+        }
+        for (phase, count) in counts {
+            line.push_str(&format!(", {count} {phase}"));
+        }
+        if let Some(message) = text(workload, "/status/message") {
+            line.push_str(&format!(" ({message})"));
+        }
+        line
+    }
+
+    fn hopeless(
+        &mut self,
+        workload: &Value,
+        instances: &[Value],
+        good: u64,
+        wanted: u64,
+        now: Duration,
+    ) -> Option<Failure> {
+        let mut standing = BTreeMap::new();
+        let mut failed = Vec::new();
+        for one in instances {
+            let name = cell(one, "/name");
+            let at_once = phase(one) == "crashLoop";
+            if !at_once && phase(one) != "failed" {
+                continue;
+            }
+            if self.stands(&mut standing, name, now) || at_once {
+                failed.push(one);
+            }
+        }
+        let misfits = misfits(workload, instances);
+        let waiting = instances.iter().filter(|one| phase(one) == "pending").count() as u64;
+        let starting =
+            instances.iter().any(|one| matches!(phase(one), "starting" | "unhealthy" | "stopping"));
+        let missing = waiting.max(wanted.saturating_sub(instances.len() as u64));
+        let stuck = !misfits.is_empty()
+            && missing > 0
+            && !starting
+            && self.stands(&mut standing, misfits.join("\n"), now);
+        self.standing = standing;
+        if !failed.is_empty() {
+            return Some(self.failed(&failed, wanted));
+        }
+        stuck.then(|| self.no_room(misfits, missing, good, wanted))
+    }
+
+    /// Whether a reason has stood long enough.
+    fn stands(
+        &self,
+        standing: &mut BTreeMap<String, Duration>,
+        reason: String,
+        now: Duration,
+    ) -> bool {
+        let since = self.standing.get(&reason).copied().unwrap_or(now);
+        standing.insert(reason, since);
+        now.saturating_sub(since) >= SETTLED
+    }
+
+    fn failed(&self, failed: &[&Value], wanted: u64) -> Failure {
+        let mut failure = Failure::new(
+            Exit::Error,
+            format!("{}: {} of {wanted} instances failed", self.name, failed.len()),
+        );
+        for one in failed {
+            let node = text(one, "/nodeName").or_else(|| text(one, "/node")).unwrap_or("no node");
+            let code = text(one, "/status/code").unwrap_or(phase(one));
+            let message = text(one, "/status/message").map_or_else(|| exit_text(one), str::to_owned);
+            failure = failure.note(format!("{} on {node}: {code}: {message}", cell(one, "/name")));
+        }
+        let first = failed.first().map_or("-".to_owned(), |one| cell(one, "/name"));
+        failure.hint(format!(
+            "`palisade instance logs {first}` shows what it said; apply a corrected spec, or `palisade workload rm {}`",
+            self.name
+        ))
+    }
+
+    fn no_room(&self, misfits: Vec<String>, missing: u64, good: u64, wanted: u64) -> Failure {
+        let mut failure = Failure::new(
+            Exit::NoRoom,
+            format!(
+                "{}: no node can take {missing} of {wanted} instances ({good} healthy)",
+                self.name
+            ),
+        );
+        failure.notes = misfits;
+        failure.hint(format!(
+            "they stay pending and start when a node can take them; ask for less, or `palisade workload rm {}`",
+            self.name
+        ))
+    }
+
+    /// What to say when the time is up.
+    fn late(&self, last: &str, limit: Duration) -> Failure {
+        Failure::new(
+            Exit::TimedOut,
+            format!("{} is not there yet after {} s: {last}", self.name, limit.as_secs()),
+        )
+        .hint(format!(
+            "it goes on by itself; see `palisade workload show {}`, or wait longer with --timeout",
+            self.name
+        ))
+    }
+}
+
+fn phase(instance: &Value) -> &str {
+    text(instance, "/status/phase").unwrap_or("pending")
+}
+
+fn exit_text(instance: &Value) -> String {
+    match instance.pointer("/status/lastExit") {
+        Some(exit @ Value::Object(_)) if number(exit, "/signal") != 0 => {
+            format!("ended by signal {}", number(exit, "/signal"))
+        }
+        Some(exit @ Value::Object(_)) => format!("ended with code {}", cell(exit, "/code")),
+        _ => "no reason was given".to_owned(),
+    }
+}
+
+/// `node: reason` for each node that cannot take an instance, each once.
+fn misfits(workload: &Value, instances: &[Value]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for record in std::iter::once(workload).chain(instances) {
+        let Some(Value::Array(all)) = record.pointer("/status/misfits") else { continue };
+        for misfit in all {
+            let line = format!("{}: {}", cell(misfit, "/node"), cell(misfit, "/reason"));
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+    }
+    lines
+}
+
+/// Waits for all of them; answers nothing, says on stderr what it sees.
+pub(super) async fn wait(client: &Client, mut watches: Vec<Watch>, limit: Duration) -> Outcome {
+    let begin = edge::now();
+    let mut progress = Progress::new();
+    let mut pause = POLL_FIRST;
+    while let Some(watch) = watches.first_mut() {
+        let seen = look(client, &watch.name).await?;
+        let seen = seen.as_ref().map(|(workload, instances)| (workload, instances.as_slice()));
+        let elapsed = begin.elapsed();
+        match watch.judge(seen, elapsed) {
+            Verdict::Done(text) => {
+                progress.line(&format!("{text} after {:.1} s", elapsed.as_secs_f64()));
+                watches.remove(0);
+                continue;
+            }
+            Verdict::Failed(failure) => {
+                progress.end();
+                return Err(with_log(client, failure, seen).await);
+            }
+            Verdict::Going(text) if elapsed >= limit => return Err(watch.late(&text, limit)),
+            Verdict::Going(text) => progress.update(&text),
+        }
+        edge::sleep(pause).await;
+        pause = (pause + POLL_FIRST / 4).min(POLL_MAX);
+    }
+    progress.end();
+    Ok(())
+}
+
+async fn look(client: &Client, name: &str) -> Outcome<Option<(Value, Vec<Value>)>> {
+    let path = format!("{BASE}/workloads/{}", segment(name));
+    let workload = match client.call(Call::get(path)).await {
+        Ok(answer) => answer.body,
+        Err(error) if error.is("NOT_FOUND") => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let call = Call::get(format!("{BASE}/instances")).query("workload", name);
+    Ok(Some((workload, client.list(call).await?)))
+}
+
+/// Adds the end of the log of the first instance that failed; what cannot be had is left out.
+async fn with_log(client: &Client, failure: Failure, seen: Option<(&Value, &[Value])>) -> Failure {
+    let failed = seen.and_then(|(_, instances)| {
+        instances.iter().find(|one| matches!(phase(one), "failed" | "crashLoop"))
+    });
+    let Some(id) = failed.and_then(|one| text(one, "/id")) else { return failure };
+    let call = Call::get(format!("{BASE}/instances/{}/logs", segment(id)))
+        .query("tail", LOG_LINES)
+        .query("follow", false);
+    let read = async { client.stream(call).await.ok()?.text().await.ok() };
+    let log = edge::within(Duration::from_secs(3), read).await.flatten().unwrap_or_default();
+    log.lines()
+        .rev()
+        .take(LOG_LINES)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .rev()
+        .fold(failure, |failure, line| failure.note(format!("| {line}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn workload(status: Value) -> Value {
+        json!({"name": "hello", "version": 2, "count": 2, "wanted": "up", "status": status})
+    }
+
+    fn instance(name: &str, phase: &str, version: u64) -> Value {
+        json!({"id": name, "name": name, "nodeName": "node-1", "version": version,
+            "status": {"phase": phase, "code": "", "message": ""}})
+    }
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    fn healthy() -> Watch {
+        Watch::new("hello", Goal::Healthy { version: 2 })
+    }
+
+    const FULL: fn() -> Value = || json!({"phase": "running", "healthy": 2, "upToDate": 2});
+
+    #[test]
+    fn instances_of_an_older_version_do_not_count() {
+        let old = [instance("a", "healthy", 1), instance("b", "healthy", 2)];
+        let verdict = healthy().judge(Some((&workload(FULL()), &old)), seconds(0));
+        assert_eq!(verdict, Verdict::Going("hello: 1 of 2 healthy".into()));
+        let new = [instance("a", "healthy", 2), instance("b", "healthy", 2)];
+        let verdict = healthy().judge(Some((&workload(FULL()), &new)), seconds(0));
+        assert_eq!(verdict, Verdict::Done("hello: 2 of 2 healthy".into()));
+    }
+
+    #[test]
+    fn one_instance_too_many_is_waited_for() {
+        let three = ["a", "b", "c"].map(|name| instance(name, "healthy", 2));
+        let verdict = healthy().judge(Some((&workload(FULL()), &three)), seconds(0));
+        assert!(matches!(verdict, Verdict::Going(_)));
+    }
+
+    #[test]
+    fn a_failed_instance_ends_the_wait_only_when_it_stays_so() {
+        let mut watch = healthy();
+        let record = workload(json!({"phase": "progressing", "healthy": 1, "upToDate": 2}));
+        let mut failed = instance("b", "failed", 2);
+        failed["status"]["code"] = json!("COMMAND_NOT_FOUND");
+        failed["status"]["message"] = json!("the command \"x\" was not found");
+        let seen = [instance("a", "healthy", 2), failed];
+        let first = watch.judge(Some((&record, &seen)), seconds(0));
+        assert_eq!(first, Verdict::Going("hello: 1 of 2 healthy, 1 failed".into()));
+        let Verdict::Failed(failure) = watch.judge(Some((&record, &seen)), seconds(2)) else {
+            panic!("it goes on")
+        };
+        assert_eq!(failure.exit, Exit::Error);
+        insta::assert_snapshot!(failure, @"");
+    }
+
+    #[test]
+    fn a_crash_loop_ends_the_wait_at_once() {
+        let record = workload(json!({"phase": "degraded"}));
+        let seen = [instance("a", "crashLoop", 2)];
+        assert!(matches!(healthy().judge(Some((&record, &seen)), seconds(0)), Verdict::Failed(_)));
+    }
+
+    #[test]
+    fn no_room_says_why_for_each_node() {
+        let mut watch = healthy();
+        let record = workload(json!({"phase": "pending", "misfits": [
+            {"node": "node-1", "reason": "cpu: 64 wanted, 4 free"},
+            {"node": "node-2", "reason": "cordoned"}]}));
+        let seen = [instance("a", "pending", 2), instance("b", "pending", 2)];
+        assert!(matches!(watch.judge(Some((&record, &seen)), seconds(0)), Verdict::Going(_)));
+        let Verdict::Failed(failure) = watch.judge(Some((&record, &seen)), seconds(2)) else {
+            panic!("it goes on")
+        };
+        assert_eq!(failure.exit, Exit::NoRoom);
+        insta::assert_snapshot!(failure, @"");
+    }
+
+    #[test]
+    fn gone_means_not_found() {
+        let mut watch = Watch::new("hello", Goal::Gone);
+        let record = workload(json!({"phase": "removing"}));
+        assert!(matches!(watch.judge(Some((&record, &[])), seconds(0)), Verdict::Going(_)));
+        assert_eq!(watch.judge(None, seconds(1)), Verdict::Done("hello is gone".into()));
+        assert!(matches!(healthy().judge(None, seconds(0)), Verdict::Failed(_)));
+    }
+
+    #[test]
+    fn stopped_means_nothing_runs() {
+        let mut watch = Watch::new("hello", Goal::Stopped);
+        let mut record = workload(json!({"phase": "stopped"}));
+        record["wanted"] = json!("offline");
+        assert_eq!(Goal::of(&record), Goal::Stopped);
+        let up = [instance("a", "stopping", 2)];
+        assert!(matches!(watch.judge(Some((&record, &up)), seconds(0)), Verdict::Going(_)));
+        let down = [instance("a", "stopped", 2)];
+        assert!(matches!(watch.judge(Some((&record, &down)), seconds(0)), Verdict::Done(_)));
+    }
+}

@@ -1,0 +1,91 @@
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{
+    Call, ClientError, segment,
+    stub::{Stub, client, dead_address},
+};
+
+fn problem(code: &str) -> serde_json::Value {
+    json!({"code": code, "detail": "no", "requestId": "req_1"})
+}
+
+#[tokio::test]
+async fn a_dead_replica_is_left_for_another() {
+    let stub = Stub::new(vec![(200, json!({"ok": true}))]);
+    let client = client(vec![dead_address(), stub.address()], Duration::from_secs(5));
+    let answer = client.call(Call::get("/api/compute/nodes")).await.unwrap();
+    assert_eq!((answer.body, answer.revision), (json!({"ok": true}), Some(9)));
+}
+
+#[tokio::test]
+async fn every_try_of_a_write_has_one_idempotency_key() {
+    let stub = Stub::new(vec![
+        (503, problem("NO_QUORUM")),
+        (503, problem("UNAVAILABLE")),
+        (200, json!({"id": "x"})),
+    ]);
+    let client = client(vec![stub.address()], Duration::from_secs(5));
+    client.call(Call::post("/api/compute/nodes/n/cordon")).await.unwrap();
+    let keys: Vec<_> =
+        stub.seen().iter().map(|seen| seen.header("Idempotency-Key").unwrap().to_owned()).collect();
+    assert_eq!(keys.len(), 3);
+    assert!(keys.windows(2).all(|pair| pair[0] == pair[1]), "{keys:?}");
+    assert_eq!(stub.seen()[0].header("Authorization"), Some("Bearer pal_x_y"));
+}
+
+#[tokio::test]
+async fn two_writes_have_two_keys() {
+    let stub = Stub::new(vec![(200, json!({}))]);
+    let client = client(vec![stub.address()], Duration::from_secs(5));
+    client.call(Call::post("/a")).await.unwrap();
+    client.call(Call::post("/a")).await.unwrap();
+    let seen = stub.seen();
+    assert_ne!(seen[0].header("Idempotency-Key"), seen[1].header("Idempotency-Key"));
+}
+
+#[tokio::test]
+async fn a_refusal_is_final_and_typed() {
+    let stub = Stub::new(vec![(404, problem("NOT_FOUND"))]);
+    let client = client(vec![stub.address(), stub.address()], Duration::from_secs(5));
+    let error = client.call(Call::get("/x")).await.unwrap_err();
+    assert!(error.is("NOT_FOUND"), "{error}");
+    assert_eq!(stub.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn the_budget_ends_with_the_last_reason() {
+    let client = client(vec![dead_address(), dead_address()], Duration::from_millis(200));
+    let error = client.call(Call::get("/x")).await.unwrap_err();
+    assert!(matches!(error, ClientError::Spent { replicas: 2, .. }), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+}
+
+#[tokio::test]
+async fn no_redirect_is_followed() {
+    let stub = Stub::new(vec![(307, json!({}))]);
+    let client = client(vec![stub.address()], Duration::from_secs(5));
+    let error = client.call(Call::get("/x")).await.unwrap_err();
+    assert_eq!(error.refusal().map(|refusal| refusal.status), Some(307));
+    assert_eq!(stub.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_list_is_read_to_its_last_page() {
+    let stub = Stub::new(vec![
+        (200, json!({"items": [1, 2], "nextCursor": "c"})),
+        (200, json!({"items": [3], "nextCursor": null})),
+    ]);
+    let client = client(vec![stub.address()], Duration::from_secs(5));
+    let items = client.list(Call::get("/nodes").query("limit", 2)).await.unwrap();
+    assert_eq!(items, [1, 2, 3]);
+    assert!(stub.seen()[1].line.contains("limit=2&cursor=c"), "{}", stub.seen()[1].line);
+}
+
+#[test]
+fn names_cannot_leave_their_path_segment() {
+    assert_eq!(segment("web-1.a"), "web-1.a");
+    assert_eq!(segment("../x?y"), "..%2Fx%3Fy");
+    assert_eq!(segment(".."), "%2E%2E");
+}

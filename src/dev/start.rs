@@ -1,0 +1,345 @@
+//! Starting the cluster: replicas, then agents, until both nodes are ready.
+
+use std::{ffi::OsString, fs, path::Path, time::Duration};
+
+use futures::future::{Either, join_all, select, try_join_all};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{
+    AGENTS, CONTEXT, REPLICAS,
+    child::{Ended, Kept, Recipe, log_tail},
+    layout::{Layout, Record},
+    machine, orphans,
+    ports::{self, Block, Reservation},
+};
+use crate::{
+    cli::token,
+    client::{Address, BASE, Call, Client, Options},
+    context_file::{Context, Contexts, write_private},
+    edge,
+    init::{HEARTBEAT_MS, InitOptions, NODE_LOST_MS, NewReplica, init},
+    output::{Exit, Failure, Outcome, text},
+};
+
+const POLL: Duration = Duration::from_millis(15);
+const READY_LIMIT: Duration = Duration::from_secs(60);
+const BUDGET: Duration = Duration::from_secs(30);
+const REPLICA_GRACE: Duration = Duration::from_secs(10);
+const AGENT_GRACE: Duration = Duration::from_secs(10);
+const TOKEN_TTL_SECONDS: u64 = 600;
+
+/// A cluster that runs.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    layout: Layout,
+    replicas: Vec<Kept>,
+    agents: Vec<Kept>,
+    /// What ended by itself.
+    pub ended: mpsc::UnboundedReceiver<Ended>,
+    tell: mpsc::UnboundedSender<Ended>,
+    _reservation: Reservation,
+}
+
+/// What a start found and made.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub layout: Layout,
+    pub context: Context,
+    /// Whether the cluster was made just now.
+    pub is_new: bool,
+    ports: Block,
+    reservation: Reservation,
+}
+
+/// Makes the cluster, or finds the one that is there. The caller holds the lock.
+pub(super) fn prepare(layout: &Layout) -> Outcome<Plan> {
+    if let Some(record) = layout.record()? {
+        let reservation = record.ports.reserve()?;
+        let context = own_context(layout)?;
+        check_ports(record.ports)?;
+        let layout = layout.clone();
+        return Ok(Plan { layout, context, is_new: false, ports: record.ports, reservation });
+    }
+    // A first start that was cut off left nothing that ever ran.
+    layout.wipe()?;
+    let (ports, reservation) = ports::choose()?;
+    let replica = |id| NewReplica {
+        id,
+        host: "127.0.0.1".to_owned(),
+        peer_port: ports.peer(id),
+        api_port: ports.api(id),
+    };
+    let made = init(&InitOptions {
+        dir: layout.staging(),
+        replicas: (1..=REPLICAS).map(replica).collect(),
+        context: CONTEXT.to_owned(),
+        heartbeat_ms: HEARTBEAT_MS,
+        node_lost_ms: NODE_LOST_MS,
+    })?;
+    for (id, dir) in (1..).zip(&made.replicas) {
+        fs::rename(dir, layout.replica(id))?;
+    }
+    fs::remove_dir(layout.staging())?;
+    let contexts =
+        Contexts { current: Some(CONTEXT.to_owned()), contexts: vec![made.context.clone()] };
+    contexts.save(&layout.context())?;
+    layout.write_record(&Record::new(ports))?;
+    Ok(Plan { layout: layout.clone(), context: made.context, is_new: true, ports, reservation })
+}
+
+/// The replicas' addresses of a cluster that was made.
+pub(super) fn prepared_addrs(layout: &Layout) -> Outcome<Vec<String>> {
+    Ok(own_context(layout)?.addrs)
+}
+
+/// The context that leads to the directory's cluster.
+pub(super) fn own_context(layout: &Layout) -> Outcome<Context> {
+    let path = layout.context();
+    if !path.exists() {
+        return Err(Failure::new(
+            Exit::NotFound,
+            format!("there is no cluster in {}", layout.root().display()),
+        )
+        .hint("start one with `palisade dev`, or give its --dir"));
+    }
+    Ok(Contexts::load(&path)?.named(CONTEXT, &path)?.clone())
+}
+
+fn check_ports(ports: Block) -> Outcome {
+    match ports.taken() {
+        None => Ok(()),
+        Some(port) => Err(Failure::new(
+            Exit::Conflict,
+            format!("port {port}, which this cluster was given, is taken by another program"),
+        )
+        .hint(format!("`ss -ltnp 'sport = :{port}'` shows which; `palisade dev --fresh` starts over with other ports"))),
+    }
+}
+
+/// Writes the context where the other verbs look for it, and selects it.
+pub(super) fn publish_context(context: &Context, path: &Path) -> Outcome {
+    let mut contexts = Contexts::load(path)?;
+    if contexts.get(CONTEXT) == Some(context) && contexts.current.as_deref() == Some(CONTEXT) {
+        return Ok(());
+    }
+    contexts.put(context.clone());
+    contexts.current = Some(CONTEXT.to_owned());
+    Ok(contexts.save(path)?)
+}
+
+/// A client of the cluster.
+pub(super) fn client(context: &Context, budget: Duration) -> Outcome<Client> {
+    let addresses = context
+        .addrs
+        .iter()
+        .map(|addr| Address::parse(addr))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(Client::new(Options {
+        addresses,
+        ca_pem: context.ca_pem.clone(),
+        token: Some(context.token.reveal().to_owned()),
+        budget,
+    })?)
+}
+
+impl Cluster {
+    /// Starts everything and waits until both nodes are ready. What was started is stopped when it
+    /// cannot be.
+    pub async fn start(plan: Plan, mut say: impl FnMut(&str)) -> Outcome<Self> {
+        let (tell, ended) = mpsc::unbounded_channel();
+        let mut cluster = Self {
+            layout: plan.layout.clone(),
+            replicas: vec![],
+            agents: vec![],
+            ended,
+            tell,
+            _reservation: plan.reservation,
+        };
+        match cluster.start_all(&plan.context, plan.ports, &mut say).await {
+            Ok(()) => Ok(cluster),
+            Err(failure) => {
+                cluster.stop(true, &mut |_| {}).await?;
+                Err(failure)
+            }
+        }
+    }
+
+    async fn start_all(
+        &mut self,
+        context: &Context,
+        ports: Block,
+        say: &mut impl FnMut(&str),
+    ) -> Outcome {
+        for id in 1..=REPLICAS {
+            let args = ["serve", "--stop-with-stdin", "--dir"].map(OsString::from);
+            let recipe =
+                self.recipe(&format!("replica-{id}"), &args, &self.layout.replica(id), REPLICA_GRACE);
+            self.replicas.push(Kept::start(recipe, self.tell.clone())?);
+        }
+        say("starting three replicas");
+        let client = client(context, BUDGET)?;
+        self.unless_ended(serving(&client)).await??;
+        say("the replicas have a leader; starting two agents");
+        let layout = self.layout.clone();
+        self.unless_ended(join_agents(&layout, &client, ports)).await??;
+        for id in 1..=AGENTS {
+            let args = ["agent", "run", "--stop-with-stdin", "--data-dir"].map(OsString::from);
+            let recipe =
+                self.recipe(&format!("agent-{id}"), &args, &self.layout.agent(id), AGENT_GRACE);
+            self.agents.push(Kept::start(recipe, self.tell.clone())?);
+        }
+        self.unless_ended(nodes_ready(&client)).await?
+    }
+
+    fn recipe(&self, name: &str, args: &[OsString], dir: &Path, grace: Duration) -> Recipe {
+        let mut args = args.to_vec();
+        args.push(dir.into());
+        Recipe { name: name.to_owned(), args, layout: self.layout.clone(), grace }
+    }
+
+    /// What the future answers, unless a child ends first.
+    async fn unless_ended<T>(&mut self, future: impl Future<Output = T>) -> Outcome<T> {
+        let work = std::pin::pin!(edge::within(READY_LIMIT, future));
+        let ended = std::pin::pin!(self.ended.recv());
+        match select(work, ended).await {
+            Either::Left((Some(done), _)) => Ok(done),
+            Either::Left((None, _)) => Err(Failure::new(
+                Exit::TimedOut,
+                format!("the cluster is not ready after {} s", READY_LIMIT.as_secs()),
+            )
+            .hint(format!("its logs are in {}", self.layout.root().join("logs").display()))),
+            Either::Right((ended, _)) => {
+                let (name, how) = ended.map_or_else(
+                    || ("a child".to_owned(), "no reason".to_owned()),
+                    |ended| (ended.name, ended.how),
+                );
+                Err(ended_early(&self.layout, &name, &how))
+            }
+        }
+    }
+
+    /// Stops all in order: agents, then instances unless they are kept, then replicas. Answers how
+    /// many instances were stopped.
+    pub async fn stop(self, keep_instances: bool, say: &mut impl FnMut(&str)) -> Outcome<usize> {
+        say("stopping the agents");
+        join_all(self.agents.into_iter().map(Kept::stop)).await;
+        let stopped = if keep_instances { Ok(0) } else { orphans::stop_instances(&self.layout).await };
+        say("stopping the replicas");
+        join_all(self.replicas.into_iter().map(Kept::stop)).await;
+        stopped
+    }
+}
+
+fn ended_early(layout: &Layout, name: &str, how: &str) -> Failure {
+    let mut failure =
+        Failure::new(Exit::Error, format!("{name} ended while it was started ({how})"));
+    for line in log_tail(layout, name) {
+        failure = failure.note(format!("| {line}"));
+    }
+    failure.hint(format!("its whole log is {}", layout.log(name).display()))
+}
+
+/// Until any replica is ready to serve.
+async fn serving(client: &Client) -> Outcome {
+    loop {
+        let asked = client.addresses().iter().map(|address| client.ask(address, "/readyz"));
+        let answers = join_all(asked).await;
+        if answers.iter().any(|answer| matches!(answer, Ok((200, _)))) {
+            return Ok(());
+        }
+        edge::sleep(POLL).await;
+    }
+}
+
+async fn join_agents(layout: &Layout, client: &Client, ports: Block) -> Outcome {
+    let missing: Vec<u64> =
+        (1..=AGENTS).filter(|id| !layout.agent(*id).join("identity.json").exists()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let pins = token::pins(client).await?;
+    try_join_all(missing.into_iter().map(|id| join_agent(layout, client, ports, &pins, id))).await?;
+    Ok(())
+}
+
+async fn join_agent(
+    layout: &Layout,
+    client: &Client,
+    ports: Block,
+    pins: &[String],
+    id: u64,
+) -> Outcome {
+    let input = json!({"pool": "default", "ttlSeconds": TOKEN_TTL_SECONDS, "uses": 1});
+    let made = token::create(client, input).await?;
+    let token_file = layout.root().join("run").join(format!("agent-{id}.join-token"));
+    let _ = fs::remove_file(&token_file);
+    write_private(&token_file, made.text.as_bytes())?;
+    let name = format!("agent-{id}");
+    let recipe = Recipe {
+        args: join_args(layout, client, ports, pins, id, &token_file),
+        name: name.clone(),
+        layout: layout.clone(),
+        grace: AGENT_GRACE,
+    };
+    let status = recipe
+        .command()?
+        .status()
+        .await
+        .map_err(|error| Failure::caused(format!("cannot start {name}"), &error))?;
+    // It was used, or will never be.
+    let _ = fs::remove_file(&token_file);
+    if status.success() {
+        return Ok(());
+    }
+    Err(ended_early(layout, &name, &format!("`palisade agent join` ended with {status}")))
+}
+
+fn join_args(
+    layout: &Layout,
+    client: &Client,
+    ports: Block,
+    pins: &[String],
+    id: u64,
+    token_file: &Path,
+) -> Vec<OsString> {
+    let (first, last) = ports.instances(id);
+    let share = machine::share(AGENTS);
+    let mut args: Vec<OsString> = vec!["agent".into(), "join".into()];
+    let mut push = |flag: &str, value: OsString| {
+        args.push(flag.into());
+        args.push(value);
+    };
+    for address in client.addresses() {
+        push("--server", address.host_port().into());
+    }
+    for pin in pins {
+        push("--pin", pin.into());
+    }
+    push("--token-file", token_file.into());
+    push("--data-dir", layout.agent(id).into());
+    push("--name", format!("node-{id}").into());
+    push("--label", format!("dev/agent={id}").into());
+    push("--address", "127.0.0.1".into());
+    push("--ports", format!("{first}-{last}").into());
+    push("--offer-cpu", format!("{}.{:03}", share.cpu_milli / 1000, share.cpu_milli % 1000).into());
+    push("--offer-memory", share.memory_bytes.to_string().into());
+    args
+}
+
+/// Until all our nodes are ready.
+async fn nodes_ready(client: &Client) -> Outcome {
+    loop {
+        let nodes = client.list(Call::get(format!("{BASE}/nodes"))).await?;
+        if ready(&nodes) >= AGENTS {
+            return Ok(());
+        }
+        edge::sleep(POLL).await;
+    }
+}
+
+/// How many nodes are ready.
+pub(super) fn ready(nodes: &[Value]) -> u64 {
+    nodes.iter().filter(|node| text(node, "/status/phase") == Some("ready")).count() as u64
+}

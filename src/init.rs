@@ -1,0 +1,348 @@
+//! `palisade init`: a new cluster on paper: its CA, its replicas' directories, its first token.
+
+use std::{
+    fs,
+    io::{self, Write},
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use palisade_api::pki::{Authority, PkiError};
+
+use palisade_raft::Identity;
+use palisade_state::ReplicaId;
+
+use crate::{
+    context_file::{Context, Secret},
+    edge,
+    replica_dir::{BootstrapFile, MemberConfig, ReplicaConfig},
+    secret::{NewSecret, token_id},
+};
+
+/// One replica to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewReplica {
+    /// Its id.
+    pub id: u64,
+    /// The host under which it is reached: a name or an IP.
+    pub host: String,
+    /// Its port for the other replicas.
+    pub peer_port: u16,
+    /// Its port for clients and agents.
+    pub api_port: u16,
+}
+
+/// What `init` needs.
+#[derive(Clone, Debug)]
+pub struct InitOptions {
+    /// Where the replicas' directories are made; empty, or not there yet.
+    pub dir: PathBuf,
+    /// The replicas: an odd number, so that one more than half can agree.
+    pub replicas: Vec<NewReplica>,
+    /// The name of the context that leads to the cluster.
+    pub context: String,
+    /// Milliseconds between an agent's heartbeats.
+    pub heartbeat_ms: u32,
+    /// Milliseconds after which a node whose session is gone is lost.
+    pub node_lost_ms: u64,
+}
+
+/// Milliseconds between an agent's heartbeats, unless said otherwise.
+pub const HEARTBEAT_MS: u32 = 5_000;
+/// Milliseconds after which a node whose session is gone is lost, unless said otherwise.
+pub const NODE_LOST_MS: u64 = 30_000;
+
+/// What `init` made.
+#[derive(Clone, Debug)]
+pub struct Initialised {
+    /// The cluster's id.
+    pub cluster: String,
+    /// Its lineage.
+    pub lineage: String,
+    /// The pin of its CA.
+    pub pin: String,
+    /// The replicas' directories, in the order of the replicas.
+    pub replicas: Vec<PathBuf>,
+    /// The way in, as its first admin. It is stored by the caller, and nowhere else.
+    pub context: Context,
+}
+
+/// Why a cluster cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InitError {
+    /// What was asked cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// Something is there.
+    #[error("{} is not empty", dir.display())]
+    NotEmpty {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The directory cannot be used.
+    #[error("cannot use {}", dir.display())]
+    Io {
+        /// The directory.
+        dir: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A certificate cannot be made.
+    #[error("cannot make the cluster's certificates")]
+    Pki(#[from] PkiError),
+    /// A file cannot be encoded.
+    #[error("cannot encode {name}: {reason}")]
+    Encode {
+        /// The file.
+        name: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl NewReplica {
+    /// Parses `ID=HOST:PEERPORT,APIPORT`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no replica: write ID=HOST:PEERPORT,APIPORT, such as 1=10.0.0.1:7411,7401");
+        let (id, rest) = text.split_once('=').ok_or_else(wrong)?;
+        let (peer, api) = rest.split_once(',').ok_or_else(wrong)?;
+        let (host, peer_port) = peer.rsplit_once(':').ok_or_else(wrong)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = |text: &str| text.parse().ok().filter(|port| *port != 0).ok_or_else(wrong);
+        let id = id.parse().ok().filter(|id| *id != 0).ok_or_else(wrong)?;
+        let clean = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+        if host.is_empty() || !host.chars().all(clean) {
+            return Err(wrong());
+        }
+        Ok(Self { id, host: host.to_owned(), peer_port: port(peer_port)?, api_port: port(api)? })
+    }
+
+    fn addr(&self, port: u16) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{port}", self.host)
+        } else {
+            format!("{}:{port}", self.host)
+        }
+    }
+
+    /// An IP is listened on as it is; a name may be of any interface.
+    fn listen(&self, port: u16) -> SocketAddr {
+        let ip = self.host.parse().unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+        SocketAddr::new(ip, port)
+    }
+
+    fn member(&self) -> MemberConfig {
+        MemberConfig {
+            id: self.id,
+            peer_addr: self.addr(self.peer_port),
+            api_addr: self.addr(self.api_port),
+        }
+    }
+}
+
+/// Makes the directories of a new cluster.
+///
+/// # Errors
+/// See [`InitError`].
+pub fn init(options: &InitOptions) -> Result<Initialised, InitError> {
+    check(&options.replicas)?;
+    claim(&options.dir)?;
+    let now_ms = edge::wall_ms();
+    let (cluster, lineage) = (new_id("cl"), new_id("ln"));
+    let authority = Authority::create(&lineage, now_ms)?;
+    let ca_key = authority.key_pem();
+    let secret = NewSecret::generate();
+    let bootstrap = BootstrapFile { token_id: token_id(), secret_sha256: secret.sha256() };
+    let members: Vec<MemberConfig> = options.replicas.iter().map(NewReplica::member).collect();
+    let mut replicas = Vec::new();
+    for replica in &options.replicas {
+        let member = replica.member();
+        let addresses = [member.peer_addr, member.api_addr];
+        let issued = authority.issue_replica(replica.id, &addresses, now_ms)?;
+        let identity = Identity {
+            cluster: cluster.clone(),
+            lineage: lineage.clone(),
+            epoch: 0,
+            replica: ReplicaId(replica.id),
+        };
+        let config = ReplicaConfig {
+            peer_listen: replica.listen(replica.peer_port),
+            api_listen: replica.listen(replica.api_port),
+            heartbeat_ms: options.heartbeat_ms,
+            node_lost_ms: options.node_lost_ms,
+            members: members.clone(),
+        };
+        let dir = options.dir.join(format!("replica-{}", replica.id));
+        // The identity is last: a directory that has one is whole.
+        let files = [
+            ("pki/ca.pem", authority.cert_pem().to_owned(), 0o644),
+            ("pki/ca.key", ca_key.clone(), 0o600),
+            ("pki/replica.pem", issued.cert_pem, 0o644),
+            ("pki/replica.key", issued.key_pem, 0o600),
+            ("replica.toml", encode("replica.toml", toml::to_string(&config))?, 0o644),
+            ("bootstrap.json", encode("bootstrap.json", serde_json::to_string(&bootstrap))?, 0o600),
+            ("identity.json", encode("identity.json", serde_json::to_string(&identity))?, 0o644),
+        ];
+        write_dir(&dir, &files)?;
+        replicas.push(dir);
+    }
+    flush(&options.dir)?;
+    let context = Context {
+        name: options.context.clone(),
+        addrs: members.iter().map(|member| format!("https://{}", member.api_addr)).collect(),
+        ca_pem: authority.cert_pem().to_owned(),
+        token: Secret::new(format!("pal_{}_{}", bootstrap.token_id, secret.reveal())),
+    };
+    Ok(Initialised { cluster, lineage, pin: authority.pin(), replicas, context })
+}
+
+fn encode<E: std::fmt::Display>(
+    name: &'static str,
+    text: Result<String, E>,
+) -> Result<String, InitError> {
+    text.map_err(|error| InitError::Encode { name, reason: error.to_string() })
+}
+
+fn write_dir(dir: &Path, files: &[(&str, String, u32)]) -> Result<(), InitError> {
+    let write = || -> io::Result<()> {
+        for path in [dir.to_owned(), dir.join("pki")] {
+            fs::DirBuilder::new().mode(0o700).create(path)?;
+        }
+        for (name, text, mode) in files {
+            let mut options = fs::OpenOptions::new();
+            let mut file =
+                options.write(true).create_new(true).mode(*mode).open(dir.join(name))?;
+            file.write_all(text.as_bytes())?;
+        }
+        Ok(())
+    };
+    write().map_err(|source| InitError::Io { dir: dir.to_owned(), source })
+}
+
+fn check(replicas: &[NewReplica]) -> Result<(), InitError> {
+    let invalid = |reason: String| Err(InitError::Invalid(reason));
+    if replicas.len() % 2 == 0 {
+        return invalid(format!(
+            "{} replicas cannot outvote each other better than {}: give 1, 3 or 5",
+            replicas.len(),
+            replicas.len().saturating_sub(1)
+        ));
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for replica in replicas {
+        let id = format!("replica id {}", replica.id);
+        let (peer, api) = (replica.addr(replica.peer_port), replica.addr(replica.api_port));
+        for thing in [id, peer, api] {
+            if !seen.insert(thing.clone()) {
+                return invalid(format!("{thing} is given twice"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn claim(dir: &Path) -> Result<(), InitError> {
+    let io_error = |source| InitError::Io { dir: dir.to_owned(), source };
+    fs::create_dir_all(dir).map_err(io_error)?;
+    if fs::read_dir(dir).map_err(io_error)?.next().is_some() {
+        return Err(InitError::NotEmpty { dir: dir.to_owned() });
+    }
+    Ok(())
+}
+
+/// Makes all of it durable at once: one call instead of one for each file.
+fn flush(dir: &Path) -> Result<(), InitError> {
+    let io_error = |source| InitError::Io { dir: dir.to_owned(), source };
+    let handle = fs::File::open(dir).map_err(io_error)?;
+    rustix::fs::syncfs(&handle).map_err(|error| io_error(error.into()))
+}
+
+fn new_id(prefix: &str) -> String {
+    let random = u128::from_le_bytes(edge::random_bytes());
+    format!("{prefix}_{}", ulid::Ulid::from_parts(edge::wall_ms(), random)).to_lowercase()
+}
+
+impl From<InitError> for crate::output::Failure {
+    fn from(error: InitError) -> Self {
+        use crate::output::{Exit, failure::chain};
+        let text = chain(&error);
+        match error {
+            InitError::Invalid(_) => Self::usage(text),
+            InitError::NotEmpty { .. } => Self::new(Exit::Conflict, text)
+                .hint("give another --dir: a cluster is never made over something else"),
+            _ => Self::new(Exit::Error, text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::replica_dir::ReplicaDir;
+
+    fn options(dir: PathBuf) -> InitOptions {
+        let replica = |id: u16| NewReplica {
+            id: id.into(),
+            host: "127.0.0.1".into(),
+            peer_port: 7410 + id,
+            api_port: 7400 + id,
+        };
+        InitOptions {
+            dir,
+            replicas: vec![replica(1), replica(2), replica(3)],
+            context: "t".into(),
+            heartbeat_ms: HEARTBEAT_MS,
+            node_lost_ms: NODE_LOST_MS,
+        }
+    }
+
+    #[test]
+    fn what_is_made_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = init(&options(dir.path().join("cluster"))).unwrap();
+        assert_eq!(made.replicas.len(), 3);
+        let second = ReplicaDir::read(&made.replicas[1]).unwrap();
+        assert_eq!(second.identity.replica, ReplicaId(2));
+        assert_eq!((second.identity.epoch, &second.identity.lineage), (0, &made.lineage));
+        assert_eq!(second.member().unwrap().api_addr, "127.0.0.1:7402");
+        assert_eq!(second.config.members.len(), 3);
+        let id = second.bootstrap.as_ref().unwrap().token_id.clone();
+        assert!(made.context.token.reveal().starts_with(&format!("pal_{id}_")));
+        for key in ["ca.key", "replica.key"] {
+            assert_eq!(fs::metadata(second.pki(key)).unwrap().mode() & 0o777, 0o600);
+        }
+        Authority::load(&second.pki("ca.pem"), &second.pki("ca.key")).unwrap();
+    }
+
+    #[test]
+    fn a_directory_with_something_in_it_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("precious"), "x").unwrap();
+        let error = init(&options(dir.path().to_owned())).unwrap_err();
+        assert!(matches!(error, InitError::NotEmpty { .. }), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn replicas_are_parsed_and_counted() {
+        let one = NewReplica::parse("1=a.example:7411,7401").unwrap();
+        assert_eq!(one.member().peer_addr, "a.example:7411");
+        assert_eq!(one.listen(7401).to_string(), "0.0.0.0:7401");
+        let six = NewReplica::parse("6=[::1]:1,2").unwrap();
+        assert_eq!(six.member().api_addr, "[::1]:2");
+        for bad in ["", "1", "1=a", "1=a:1", "0=a:1,2", "1=:1,2", "1=a:0,2", "x=a:1,2"] {
+            assert!(NewReplica::parse(bad).is_err(), "{bad}");
+        }
+        let mut even = options(PathBuf::new());
+        even.replicas.pop();
+        assert!(init(&even).unwrap_err().to_string().contains("give 1, 3 or 5"));
+    }
+}

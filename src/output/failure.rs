@@ -1,0 +1,135 @@
+//! What a verb that failed says: what, where, why, and what to do.
+
+use std::fmt;
+
+use super::exit::Exit;
+
+/// The reason why a verb failed, as an operator reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// How the program ends.
+    pub exit: Exit,
+    /// What happened, in one sentence.
+    pub detail: String,
+    /// The error's code, where it has one.
+    pub code: Option<String>,
+    /// Problems of the input: JSON pointer and message.
+    pub problems: Vec<(String, String)>,
+    /// More lines: reasons per node, a log's end.
+    pub notes: Vec<String>,
+    /// What a person could do.
+    pub hint: Option<String>,
+    /// The request's id, to look it up in a replica's log.
+    pub request_id: Option<String>,
+}
+
+/// What a verb answers.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// A failure.
+    #[must_use]
+    pub fn new(exit: Exit, detail: impl Into<String>) -> Self {
+        Self {
+            exit,
+            detail: detail.into(),
+            code: None,
+            problems: vec![],
+            notes: vec![],
+            hint: None,
+            request_id: None,
+        }
+    }
+
+    /// What was asked cannot be.
+    #[must_use]
+    pub fn usage(detail: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, detail)
+    }
+
+    /// It failed, with the chain of causes in the sentence.
+    #[must_use]
+    pub fn caused(detail: impl fmt::Display, source: &(dyn std::error::Error + 'static)) -> Self {
+        Self::new(Exit::Error, format!("{detail}: {}", chain(source)))
+    }
+
+    /// Adds what a person could do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds a line.
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.notes.push(note.into());
+        self
+    }
+}
+
+/// An error and its causes, outermost first, none repeated.
+#[must_use]
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}", self.detail)?;
+        for (pointer, message) in &self.problems {
+            let place = if pointer.is_empty() { "(document)" } else { pointer };
+            write!(f, "\n  {place}: {message}")?;
+        }
+        for note in &self.notes {
+            write!(f, "\n  {note}")?;
+        }
+        if let Some(hint) = &self.hint {
+            write!(f, "\nhint: {hint}")?;
+        }
+        if let Some(id) = &self.request_id {
+            write!(f, "\nrequest id {id}")?;
+        }
+        Ok(())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(Exit::Error, chain(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_where_and_what_to_do() {
+        let failure = Failure {
+            problems: vec![
+                ("/count".into(), "must be from 1 to 10000".into()),
+                ("/comand".into(), "is not known; did you mean `command`?".into()),
+            ],
+            request_id: Some("req_1".into()),
+            ..Failure::usage("the input has 2 problems").hint("see `examples/hello.yaml`")
+        };
+        insta::assert_snapshot!(failure, @r"
+        error: the input has 2 problems
+          /count: must be from 1 to 10000
+          /comand: is not known; did you mean `command`?
+        hint: see `examples/hello.yaml`
+        request id req_1
+        ");
+    }
+}
