@@ -247,11 +247,20 @@ impl Bench {
 
     /// Runs each due key of the modules' reconcilers once; how many there were.
     pub fn step(&self) -> usize {
+        self.step_where(|_| true)
+    }
+
+    /// As [`Bench::step`], for the keys of one kind.
+    pub fn step_only(&self, only: &str) -> usize {
+        self.step_where(|kind| kind == only)
+    }
+
+    fn step_where(&self, wanted: impl Fn(&str) -> bool) -> usize {
         let view = self.view();
         let now = view.clock().now_ms;
         let due: Vec<(String, String, u64)> = view
             .all_work()
-            .filter(|(_, row)| row.due_ms <= now)
+            .filter(|((kind, _), row)| row.due_ms <= now && wanted(kind))
             .map(|((kind, key), row)| (kind.to_string(), key.to_string(), row.generation))
             .collect();
         let mut ran = 0;

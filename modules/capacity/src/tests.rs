@@ -170,13 +170,27 @@ fn a_plan_that_was_overtaken_is_not_applied_but_made_again() {
 #[test]
 fn more_than_a_batch_is_placed_in_several_transactions() {
     let bench = bench();
-    bench.node("a", 1_000_000, 4096 * GIB);
-    bench.nodes.change("a", |node| node.facts.port_last = 40_000);
+    for name in ["a", "b"] {
+        bench.node(name, 1_000_000, 4096 * GIB);
+        bench.nodes.change(name, |node| node.facts.port_last = 40_000);
+    }
     let demands: Vec<Demand> = (0..450).map(|_| demand(&bench, "web", 0.001, 0)).collect();
     bench.commit(|tx| demands.iter().try_for_each(|d| port(&bench).demand(tx, d)));
     assert_eq!(bench.settle(), 3);
     let books = BOOKS.get(&bench.view(), &node_id(&bench, "a")).unwrap().unwrap().value;
-    assert_eq!((books.allocations.len(), books.used.cpu_milli), (450, 450));
+    assert_eq!((books.allocations.len(), books.used.cpu_milli), (225, 225));
+}
+
+#[test]
+fn a_node_takes_only_so_many_instances() {
+    let bench = bench();
+    bench.node("a", 1_000_000, 4096 * GIB);
+    bench.nodes.change("a", |node| node.facts.port_last = 40_000);
+    let demands: Vec<Demand> = (0..401).map(|_| demand(&bench, "web", 0.001, 0)).collect();
+    bench.commit(|tx| demands.iter().try_for_each(|d| port(&bench).demand(tx, d)));
+    bench.settle();
+    let waiting = reasons(&bench, &demands[400].id);
+    assert_eq!(waiting, ["a: has 400 instances, the most that a node takes"]);
 }
 
 fn node_id(bench: &Bench, name: &str) -> String {

@@ -1,9 +1,13 @@
 //! The instances of a node, as its agent is told of them.
+//!
+//! # Invariants
+//! - `WL-3` The part stays below what the kernel stores in one record, so that one large instance
+//!   cannot keep a node from being told anything: the newest are left out, and a finding says so.
 
 use std::collections::BTreeMap;
 
 use palisade_contract::{
-    Result, WorkloadId,
+    Error, NodeId, Result, WorkloadId,
     node::{InstanceSpec, Node, Wanted},
     node_spec::NodeSpecPart,
 };
@@ -14,18 +18,40 @@ use crate::{
     spec::Spec,
 };
 
+/// Bytes of a node's instances, encoded; the kernel stores 512 KiB in a record.
+const PART_BYTES_MAX: usize = 448 * 1024;
+
 /// The part of a node's spec that holds its instances.
 ///
 /// # Errors
 /// A record cannot be read.
-pub fn of(view: &View, node: &Node) -> Result<NodeSpecPart> {
+pub fn of(view: &View, node: &NodeId) -> Result<NodeSpecPart> {
+    Ok(fitting(view, node)?.0)
+}
+
+/// The instances that had to be left out of their nodes' specs.
+///
+/// # Errors
+/// A record cannot be read.
+pub fn left_out(view: &View, nodes: &[Node]) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for node in nodes {
+        names.extend(fitting(view, &node.id)?.1);
+    }
+    Ok(names)
+}
+
+fn fitting(view: &View, node: &NodeId) -> Result<(NodeSpecPart, Vec<String>)> {
     let mut part = NodeSpecPart::default();
+    let mut left_out = Vec::new();
+    let mut bytes = 0;
     let mut workloads: BTreeMap<WorkloadId, Option<WorkloadRow>> = BTreeMap::new();
-    for (_, row) in INSTANCES.by_index(view, BY_NODE, node.id.as_str())? {
-        let row = row.value;
-        if !row.is_live() {
-            continue;
-        }
+    let found = INSTANCES.by_index(view, BY_NODE, node.as_str())?;
+    let mut rows: Vec<InstanceRow> =
+        found.into_iter().map(|(_, row)| row.value).filter(InstanceRow::is_live).collect();
+    // Those that the agent was told of before come first: none of them may be crowded out.
+    rows.sort_by_key(|row| row.place.as_ref().map(|place| place.spec_generation));
+    for row in rows {
         if !workloads.contains_key(&row.workload) {
             let found = WORKLOADS.get(view, &row.workload.key())?.map(|found| found.value);
             workloads.insert(row.workload.clone(), found);
@@ -35,11 +61,16 @@ pub fn of(view: &View, node: &Node) -> Result<NodeSpecPart> {
         };
         let version = VERSIONS.get(view, &version_key(&workload.id, row.version))?;
         let spec = version.as_ref().map_or(&workload.spec, |version| &version.value.spec);
-        if let Some(instance) = instance(workload, spec, &row) {
-            part.instances.insert(row.id.clone(), instance);
+        let Some(instance) = instance(workload, spec, &row) else { continue };
+        let size = serde_json::to_vec(&instance).map_err(Error::internal)?.len();
+        if bytes + size > PART_BYTES_MAX {
+            left_out.push(row.name);
+            continue;
         }
+        bytes += size;
+        part.instances.insert(row.id, instance);
     }
-    Ok(part)
+    Ok((part, left_out))
 }
 
 fn instance(workload: &WorkloadRow, spec: &Spec, row: &InstanceRow) -> Option<InstanceSpec> {

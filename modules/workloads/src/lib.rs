@@ -23,7 +23,7 @@ mod told;
 use std::sync::Arc;
 
 use palisade_contract::{
-    Catalog, Context, Method, Module, Reconciler, Result, StatusHandler,
+    Catalog, Context, Finding, Method, Module, Reconciler, Result, Severity, StatusHandler,
     node::Node,
     node_spec::{NodeSpecPart, invalidate},
 };
@@ -64,11 +64,30 @@ impl Module for WorkloadsModule {
     }
 
     fn node_spec(&self, _cx: &Context, view: &View, node: &Node) -> Result<NodeSpecPart> {
-        contribution::of(view, node)
+        contribution::of(view, &node.id)
     }
 
     fn status_handlers(&self) -> Vec<StatusHandler> {
         vec![StatusHandler { name: "workloads", handle: Arc::new(report::take_in) }]
+    }
+
+    fn self_check(&self, cx: &Context, view: &View) -> Result<Vec<Finding>> {
+        let nodes = cx.ports.nodes.get()?.list(view)?;
+        let left_out = contribution::left_out(view, &nodes)?;
+        if left_out.is_empty() {
+            return Ok(vec![]);
+        }
+        Ok(vec![Finding {
+            check: "workloads.node-spec".to_owned(),
+            severity: Severity::Error,
+            message: format!(
+                "instances do not run because the specs of their nodes are full: {}",
+                left_out.iter().take(10).cloned().collect::<Vec<_>>().join(", ")
+            ),
+            fix: "make task.files and task.env smaller, or spread the workload over more nodes"
+                .to_owned(),
+            count: u64::try_from(left_out.len()).ok(),
+        }])
     }
 
     fn catalog(&self) -> Catalog {

@@ -6,7 +6,7 @@ use palisade_contract::ports::PortRequest;
 
 use super::{
     size,
-    types::{Amount, Machine},
+    types::{ALLOCATIONS_MAX, Amount, Machine},
 };
 
 /// The ports that the node would give.
@@ -20,6 +20,9 @@ pub fn fit(
 ) -> Result<BTreeMap<String, u16>, String> {
     let free = machine.offered.minus(machine.used);
     let mut reasons = Vec::new();
+    if machine.allocations() >= ALLOCATIONS_MAX {
+        reasons.push(format!("has {ALLOCATIONS_MAX} instances, the most that a node takes"));
+    }
     if need.cpu_milli > free.cpu_milli {
         let word = if need.cpu_milli == 1000 { "CPU" } else { "CPUs" };
         reasons.push(format!(

@@ -20,7 +20,7 @@ mod types;
 
 pub use misfits::{MISFITS_MAX, summarised};
 pub use planner::{Plan, Planner, plan};
-pub use types::{Amount, Ask, Class, Machine, Placement};
+pub use types::{ALLOCATIONS_MAX, Amount, Ask, Class, Machine, Placement};
 
 #[cfg(test)]
 mod tests;

@@ -72,11 +72,20 @@ pub struct Machine {
     pub groups: BTreeMap<String, u64>,
 }
 
+/// Allocations that one node takes; its spec, which holds them all, is one record.
+pub const ALLOCATIONS_MAX: u64 = 400;
+
 impl Machine {
     /// How many copies of a group it has.
     #[must_use]
     pub fn copies(&self, group: &str) -> u64 {
         self.groups.get(group).copied().unwrap_or(0)
+    }
+
+    /// How many copies it has in all.
+    #[must_use]
+    pub fn allocations(&self) -> u64 {
+        self.groups.values().sum()
     }
 
     /// Gives a placement to it.
