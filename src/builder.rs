@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use palisade_api::module::ServerModule;
+use palisade_api::ServerModule;
 use palisade_capacity::CapacityModule;
 use palisade_contract::{Code, Error, Module, Registry, Result};
 use palisade_iam::{Bootstrap, Iam};
@@ -58,6 +58,12 @@ impl Builder {
         self
     }
 
+    /// Runs the command line of this process with these modules.
+    #[must_use]
+    pub fn run(self) -> std::process::ExitCode {
+        crate::cli::main(std::env::args_os(), self)
+    }
+
     /// Puts the modules together in registration order, which is also the order of migrations, of
     /// starting and of merging NodeSpecs.
     ///
@@ -69,7 +75,7 @@ impl Builder {
             let detail = format!("module {}: was added as a plugin and has no plugin id", module.name());
             return Err(Error::new(Code::InvalidConfig, detail));
         }
-        let server = Arc::new(ServerModule::default());
+        let server = ServerModule::new(env!("CARGO_PKG_VERSION"));
         let controllers = Arc::new(NodeControllers::default());
         let mut modules: Vec<Arc<dyn Module>> = vec![
             server.clone(),

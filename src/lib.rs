@@ -1,1 +1,16 @@
-//! Palisade as a library.
+//! Palisade as a library: the one binary's verbs, its REST client, and how a cluster is begun.
+
+pub mod builder;
+pub mod cli;
+pub mod client;
+pub mod context_file;
+pub mod dev;
+pub mod edge;
+pub mod init;
+pub mod log;
+pub mod output;
+pub mod replica_dir;
+pub mod secret;
+pub mod serve;
+
+pub use builder::Builder;

@@ -1,2 +1,5 @@
 //! The binary.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    palisade::Builder::new().run()
+}

@@ -1,0 +1,277 @@
+//! `palisade serve`: one replica of the control plane, put together and run.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use palisade_api::{
+    ApiOptions, ApiServer, GatewayOptions, Limits,
+    pki::{Authority, Identity as Certificate},
+};
+use palisade_contract::Context;
+use palisade_raft::{Member, PeerTls, Replica, ReplicaOptions, TokioRuntime};
+use palisade_scheduler::{migrate, worker};
+use palisade_state::{Role, Rt, Store};
+use prometheus_client::registry::Registry as Metrics;
+
+use crate::{
+    builder::{Assembled, Builder, Settings},
+    output::{Exit, Failure, Outcome},
+    replica_dir::ReplicaDir,
+};
+
+/// How long agents and requests get to go elsewhere when the replica stops.
+const GRACE: Duration = Duration::from_secs(2);
+/// Pause between attempts to reach a quorum while the cluster starts.
+const RETRY: Duration = Duration::from_millis(50);
+/// How often a fault of the replica is looked for.
+const FAULT_CHECK: Duration = Duration::from_millis(200);
+
+/// What a replica is run with.
+pub struct ServeOptions {
+    /// Its directory, as `palisade init` made it.
+    pub dir: PathBuf,
+    /// What the binary is made of.
+    pub builder: Builder,
+}
+
+impl ServeOptions {
+    /// A replica of the built-in modules.
+    #[must_use]
+    pub fn new(dir: PathBuf) -> Self {
+        Self { dir, builder: Builder::new() }
+    }
+}
+
+/// A thread with a runtime of its own. The consensus core runs on one, so that no long poll of the
+/// API can keep it from its heartbeats.
+struct Island {
+    handle: tokio::runtime::Handle,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Island {
+    fn start(name: &str) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            // An error is the sender's end, which stops the runtime all the same.
+            let _ = runtime.block_on(stopped);
+        })?;
+        Ok(Self { handle, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Island {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // The thread only panics if its runtime does; there is nothing left to do about it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Runs a replica until `stop` ends or the replica fails.
+///
+/// # Errors
+/// What keeps it from starting, or the fault that made it stop.
+pub async fn run(options: ServeOptions, stop: impl Future<Output = ()> + Send) -> Outcome {
+    let dir = ReplicaDir::read(&options.dir).map_err(|error| failed("cannot start", &error))?;
+    let island = Island::start("raft").map_err(|error| failed("cannot start a thread", &error))?;
+    let rt: Rt = Arc::new(TokioRuntime::current().map_err(|error| failed("no runtime", &error))?);
+    let (authority, certificate) = load_pki(&dir)?;
+    let replica = start_replica(&dir, &authority, &certificate, &island).await?;
+    let result = with_replica(&options.builder, &dir, authority, certificate, rt, replica.clone(), stop).await;
+    let stopping = replica.clone();
+    let stopped = island.handle.spawn(async move { stopping.shutdown().await }).await;
+    if stopped.is_err() {
+        tracing::warn!("the replica did not stop cleanly; its log is whole all the same");
+    }
+    result
+}
+
+fn failed(what: &str, error: &(dyn std::error::Error + 'static)) -> Failure {
+    Failure::caused(what, error)
+}
+
+fn load_pki(dir: &ReplicaDir) -> Outcome<(Arc<Authority>, Certificate)> {
+    let authority = Authority::load(&dir.pki("ca.pem"), &dir.pki("ca.key"))
+        .map_err(|error| failed("cannot use the cluster's CA", &error))?;
+    let certificate = Certificate::load(&dir.pki("replica.pem"), &dir.pki("replica.key"))
+        .map_err(|error| failed("cannot use the replica's certificate", &error))?;
+    Ok((Arc::new(authority), certificate))
+}
+
+async fn start_replica(
+    dir: &ReplicaDir,
+    authority: &Authority,
+    certificate: &Certificate,
+    island: &Island,
+) -> Outcome<Arc<Replica>> {
+    dir.member().map_err(|error| failed("cannot start", &error))?;
+    let tls = PeerTls {
+        ca_der: vec![authority.cert_der().clone()],
+        chain_der: certificate.chain.clone(),
+        key_der: certificate.key.clone_key(),
+    };
+    let rt: Rt = Arc::new(TokioRuntime::new(island.handle.clone()));
+    let options = ReplicaOptions::new(dir.data(), dir.identity.clone(), dir.config.peer_listen, tls, rt);
+    let started = island.handle.spawn(Replica::start(options)).await;
+    let started = started.map_err(|error| failed("the replica's start panicked", &error))?;
+    started.map_err(|error| failed("cannot start the replica", &error))
+}
+
+/// Runs everything above consensus.
+async fn with_replica(
+    builder: &Builder,
+    dir: &ReplicaDir,
+    authority: Arc<Authority>,
+    certificate: Certificate,
+    rt: Rt,
+    replica: Arc<Replica>,
+    stop: impl Future<Output = ()> + Send,
+) -> Outcome {
+    let settings = Settings {
+        bootstrap: dir.bootstrap.clone().map(Into::into),
+        node_lost: Duration::from_millis(dir.config.node_lost_ms),
+    };
+    let Assembled { registry, server } =
+        builder.assemble(settings).map_err(|error| failed("cannot put the modules together", &error))?;
+    let context = Context { rt: rt.clone(), store: replica.clone(), ports: Arc::default() };
+    start_modules(&registry, &context).await?;
+    let mut metrics = Metrics::default();
+    replica.metrics().register(&mut metrics);
+    let api = ApiServer::start(ApiOptions {
+        listen: dir.config.api_listen.to_string(),
+        authority,
+        identity: certificate,
+        registry: registry.clone(),
+        server_module: server,
+        context: context.clone(),
+        metrics,
+        limits: Limits::default(),
+        gateway: GatewayOptions { heartbeat: Duration::from_millis(dir.config.heartbeat_ms.into()) },
+    })
+    .await
+    .map_err(|error| failed("cannot serve the API", &error))?;
+    let members: Vec<Member> = dir.config.members.iter().map(Into::into).collect();
+    let mut stop = std::pin::pin!(stop.fuse());
+    let mut fault = std::pin::pin!(fault(&rt, &replica).fuse());
+    let mut ready = Box::pin(become_ready(&rt, &replica, &members, &context, &registry).fuse());
+    let started = futures::select_biased! {
+        () = stop => None,
+        why = fault => Some(Err(why)),
+        ready = ready => Some(ready),
+    };
+    let result = match started {
+        None => Ok(()),
+        Some(Err(failure)) => Err(failure),
+        Some(Ok(())) => {
+            tracing::info!(replica = %replica.replica(), "the replica is ready");
+            let workers = Workers::start(&context, &registry);
+            let result = futures::select_biased! {
+                () = stop => Ok(()),
+                why = fault => Err(why),
+            };
+            tracing::info!("stopping");
+            workers.stop().await;
+            result
+        }
+    };
+    api.shutdown(GRACE).await;
+    for module in registry.modules().iter().rev() {
+        if let Err(error) = module.stop().await {
+            tracing::warn!(module = module.name(), %error, "a module did not stop cleanly");
+        }
+    }
+    result
+}
+
+/// Starts modules in order; when one fails, those that had started are stopped in reverse.
+async fn start_modules(registry: &palisade_contract::Registry, context: &Context) -> Outcome {
+    for (position, module) in registry.modules().iter().enumerate() {
+        let Err(error) = module.start(context).await else { continue };
+        let started = registry.modules().iter().take(position);
+        for module in started.rev() {
+            if let Err(error) = module.stop().await {
+                tracing::warn!(module = module.name(), %error, "a module did not stop cleanly");
+            }
+        }
+        return Err(failed(&format!("module {} did not start", module.name()), &error));
+    }
+    Ok(())
+}
+
+/// Ends with the reason once the replica serves no more.
+async fn fault(rt: &Rt, replica: &Replica) -> Failure {
+    loop {
+        if let Some(reason) = replica.fault() {
+            return Failure::new(Exit::Error, format!("the replica stopped: {reason}"))
+                .hint("the other replicas go on; mend what the message names, then start this one again");
+        }
+        rt.sleep(FAULT_CHECK).await;
+    }
+}
+
+/// Forms the cluster where that is still to be done, waits for a quorum and migrates the tables.
+async fn become_ready(
+    rt: &Rt,
+    replica: &Arc<Replica>,
+    members: &[Member],
+    context: &Context,
+    registry: &palisade_contract::Registry,
+) -> Outcome {
+    let mut told = false;
+    loop {
+        let formed = replica.form(members).await;
+        match formed {
+            Ok(()) => match migrate::run(context, registry).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.retryable => tracing::debug!(%error, "not migrated yet"),
+                Err(error) => return Err(failed("cannot bring the tables up to date", &error)),
+            },
+            Err(error @ palisade_raft::FormError::NotAMember(_)) => {
+                return Err(failed("cannot form the cluster", &error));
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::info!(%error, "waiting for a quorum of replicas");
+                }
+            }
+        }
+        rt.sleep(RETRY).await;
+    }
+}
+
+/// The workers of this replica.
+struct Workers {
+    stops: Vec<tokio::sync::oneshot::Sender<()>>,
+    ended: Vec<tokio::sync::oneshot::Receiver<()>>,
+}
+
+impl Workers {
+    fn start(context: &Context, registry: &palisade_contract::Registry) -> Self {
+        let mut workers = Self { stops: vec![], ended: vec![] };
+        for role in [Role::Controllers, Role::Scheduler] {
+            let (stop, stopped) = tokio::sync::oneshot::channel();
+            let (end, ended) = tokio::sync::oneshot::channel();
+            let worker = worker::Worker::new(context.clone(), registry, role, worker::Options::default());
+            let task = async move {
+                worker.run(Box::pin(stopped.map(drop))).await;
+                // Nobody waits when the process ends without a drain.
+                let _ = end.send(());
+            };
+            context.rt.spawn("worker", Box::pin(task));
+            workers.stops.push(stop);
+            workers.ended.push(ended);
+        }
+        workers
+    }
+
+    async fn stop(self) {
+        drop(self.stops);
+        futures::future::join_all(self.ended).await;
+    }
+}
