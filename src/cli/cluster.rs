@@ -219,7 +219,20 @@ mod tests {
     fn the_status_is_a_page() {
         let shards = json!({"roles": [{"role": "scheduler", "owners": [
             {"replica": 1, "shards": 86}, {"replica": 2, "shards": 85}, {"replica": 3, "shards": 85}]}]});
-        insta::assert_snapshot!(page(&status_sample(), &shards), @"");
+        insta::assert_snapshot!(page(&status_sample(), &shards), @r"
+        Cluster      cl_1
+        Lineage      ln_1
+        Leader       replica 2
+        Term         3
+        Last index   42
+        Revision     40
+        Answered by  replica 1
+
+        REPLICA  STATE                  LAST INDEX  LAG  API             PEER            SHARDS
+        1        follower               42          0    127.0.0.1:7401  127.0.0.1:7411  86
+        2        leader                 42          0    127.0.0.1:7402  127.0.0.1:7412  85
+        3        follower, unreachable  35          7    127.0.0.1:7403  127.0.0.1:7413  85
+        ");
     }
 
     #[test]

@@ -138,6 +138,10 @@ mod tests {
             "createdAt": "2026-01-01T00:00:00Z",
             "status": {"phase": "pending", "restarts": 0, "message": "no node fits"}});
         let now = "2026-01-01T00:00:30Z".parse().unwrap();
-        insta::assert_snapshot!(Instances::table_at(&[running, pending], true, now).render(), @"");
+        insta::assert_snapshot!(Instances::table_at(&[running, pending], true, now).render(), @r"
+        NAME     STATUS   NODE    ADDRESS          RESTARTS  VERSION  AGE  MESSAGE       PID   ID
+        hello-1  healthy  node-1  127.0.0.1:21000  0         1        30s  -             4711  in_01
+        hello-2  pending  -       -                0         1        30s  no node fits  -     in_02
+        ");
     }
 }

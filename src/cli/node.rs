@@ -128,11 +128,10 @@ impl Nodes {
 
     fn memory(node: &Value) -> String {
         let total = match number(node, "/capacity/cpumem/memory") {
-            0 => return human::bytes(number(node, "/facts/memoryBytes")),
+            0 => return compact(number(node, "/facts/memoryBytes")),
             total => total,
         };
-        let used = number(node, "/used/cpumem/memory");
-        format!("{}/{}", human::bytes(used), human::bytes(total))
+        format!("{}/{}", compact(number(node, "/used/cpumem/memory")), compact(total))
     }
 
     fn address(node: &Value) -> String {
@@ -181,6 +180,11 @@ impl Nodes {
     }
 }
 
+/// A size without a space in it, so that a row stays so many words.
+fn compact(bytes: u64) -> String {
+    human::bytes(bytes).replace(' ', "")
+}
+
 fn instances(node: &Value) -> String {
     match node.get("allocations") {
         Some(Value::Array(allocations)) => allocations.len().to_string(),
@@ -220,12 +224,22 @@ mod tests {
 
     #[test]
     fn nodes_are_a_table() {
-        insta::assert_snapshot!(Nodes::table_at(&sample(), false, now()).render(), @"");
+        insta::assert_snapshot!(Nodes::table_at(&sample(), false, now()).render(), @r"
+        NAME    STATUS          CPU    MEMORY       INSTANCES  ADDRESS    AGE
+        node-1  ready           0.5/4  256MiB/8GiB  2          127.0.0.1  3m
+        node-2  ready,cordoned  0.5/4  256MiB/8GiB  2          127.0.0.1  3m
+        node-3  joining         8      16GiB        0          127.0.0.1  3m
+        ");
     }
 
     #[test]
     fn a_wide_table_says_more() {
-        insta::assert_snapshot!(Nodes::table_at(&sample(), true, now()).render(), @"");
+        insta::assert_snapshot!(Nodes::table_at(&sample(), true, now()).render(), @r"
+        NAME    STATUS          CPU    MEMORY       INSTANCES  ADDRESS    AGE  POOL     REPLICA  AGENT  KERNEL  ID     MESSAGE
+        node-1  ready           0.5/4  256MiB/8GiB  2          127.0.0.1  3m   default  1        0.1.0  6.8.0   nd_01  -
+        node-2  ready,cordoned  0.5/4  256MiB/8GiB  2          127.0.0.1  3m   default  1        0.1.0  6.8.0   nd_01  -
+        node-3  joining         8      16GiB        0          127.0.0.1  3m   default  1        0.1.0  6.8.0   nd_01  -
+        ");
     }
 
     #[test]

@@ -261,10 +261,19 @@ mod tests {
 
     #[test]
     fn a_syntax_error_has_line_and_column() {
-        insta::assert_snapshot!(refused(Some(Language::Yaml), b"name: a\ncount: [1\n"), @"");
-        insta::assert_snapshot!(refused(Some(Language::Json), b"{\"name\": \"a\",}"), @"");
-        insta::assert_snapshot!(refused(Some(Language::Toml), b"name = \"a\"\ncount = = 2\n"), @"");
-        insta::assert_snapshot!(refused(None, b"- 1\n- 2\n"), @"");
+        insta::assert_snapshot!(refused(Some(Language::Yaml), b"name: a\ncount: [1\n"), @r"
+        error: f:3:1: not valid YAML: did not find expected ',' or ']'
+        ");
+        insta::assert_snapshot!(refused(Some(Language::Json), b"{\"name\": \"a\",}"), @r"
+        error: f:1:14: not valid JSON: trailing comma
+        ");
+        insta::assert_snapshot!(refused(Some(Language::Toml), b"name = \"a\"\ncount = = 2\n"), @r"
+        error: f:2:9: not valid TOML: extra `=`, expected nothing
+        ");
+        insta::assert_snapshot!(refused(None, b"- 1\n- 2\n"), @r"
+        error: f holds a list where a spec belongs
+        hint: a spec begins with `name: …`; see examples/hello.yaml
+        ");
     }
 
     #[test]

@@ -373,7 +373,11 @@ mod tests {
             panic!("it goes on")
         };
         assert_eq!(failure.exit, Exit::Error);
-        insta::assert_snapshot!(failure, @"");
+        insta::assert_snapshot!(failure, @r#"
+        error: hello: 1 of 2 instances failed
+          b on node-1: COMMAND_NOT_FOUND: the command "x" was not found
+        hint: `palisade instance logs b` shows what it said; apply a corrected spec, or `palisade workload rm hello`
+        "#);
     }
 
     #[test]
@@ -395,7 +399,12 @@ mod tests {
             panic!("it goes on")
         };
         assert_eq!(failure.exit, Exit::NoRoom);
-        insta::assert_snapshot!(failure, @"");
+        insta::assert_snapshot!(failure, @r"
+        error: hello: no node can take 2 of 2 instances (0 healthy)
+          node-1: cpu: 64 wanted, 4 free
+          node-2: cordoned
+        hint: they stay pending and start when a node can take them; ask for less, or `palisade workload rm hello`
+        ");
     }
 
     #[test]

@@ -305,11 +305,35 @@ mod tests {
     fn workloads_are_a_table() {
         let now = "2026-01-01T00:03:00Z".parse().unwrap();
         let table = Workloads::table_at(&[sample()], true, now).render();
-        insta::assert_snapshot!(table, @"");
+        insta::assert_snapshot!(table, @r"
+        NAME   STATUS    HEALTHY  UP-TO-DATE  VERSION  AGE  WANTED  POOL     TENANT  ID     MESSAGE
+        hello  degraded  2/3      3           2        3m   up      default  -       wl_01  1 instance is pending
+        ");
     }
 
     #[test]
     fn one_workload_is_a_page() {
-        insta::assert_snapshot!(page(&sample(), &[], false).unwrap(), @"");
+        insta::assert_snapshot!(page(&sample(), &[], false).unwrap(), @r"
+        Name      hello
+        Id        wl_01
+        Status    degraded
+        Message   1 instance is pending
+        Healthy   2/3
+        Version   2
+        Wanted    up
+        Pool      default
+        Created   2026-01-01T00:00:00.000Z
+        Updated   2026-01-01T00:01:00.000Z
+
+        Why nodes cannot take it:
+          node-1: memory: 1 GiB wanted, 0 B free
+
+        Spec:
+          command:
+          - palisade
+          - hello
+          count: 3
+          name: hello
+        ");
     }
 }

@@ -107,6 +107,8 @@ async fn keep(
         let how = match next.take().map_or_else(|| recipe.spawn(), Ok) {
             Err(failure) => failure.detail,
             Ok(mut child) => {
+                // Held here: waiting for a child would close it, and that tells the child to end.
+                let _stdin = child.stdin.take();
                 match unless_asked(&mut child, &stop).await {
                     None => {
                         end(child, recipe.grace).await;

@@ -80,7 +80,7 @@ mod tests {
     fn ages_are_short() {
         let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
         assert_eq!(age(Some("2026-01-01T23:59:15Z"), now), "45s");
-        assert_eq!(age(Some("2026-01-01T00:00:00.5Z"), now), "23h");
+        assert_eq!(age(Some("2026-01-01T00:00:00.5Z"), now), "24h");
         assert_eq!(age(None, now), "-");
         assert_eq!(until(Some("2026-01-01T00:00:00Z"), now), "expired");
         assert_eq!([0.5, 2.0, 1.25].map(cpus), ["0.5", "2", "1.25"]);
