@@ -13,7 +13,7 @@ use palisade_contract::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    size::{parse_bytes, parse_cpus},
+    size::{self, parse_bytes, parse_cpus},
     types::Amount,
 };
 
@@ -144,8 +144,12 @@ pub fn offered(facts: &HostFacts) -> Amount {
     Amount { cpu_milli, memory_bytes }
 }
 
-/// An amount as records show it.
+/// An amount as records show it: CPUs and bytes. For people; nothing decides by it.
 #[must_use]
 pub fn shown(amount: Amount) -> Value {
-    json!({ "cpuMilli": amount.cpu_milli, "memoryBytes": amount.memory_bytes })
+    let cpus = match amount.cpu_milli % 1000 {
+        0 => json!(amount.cpu_milli / 1000),
+        _ => json!(size::cpus(amount.cpu_milli).parse::<f64>().unwrap_or_default()),
+    };
+    json!({ "cpu": cpus, "memory": amount.memory_bytes })
 }

@@ -259,6 +259,13 @@ fn a_machine_offers_all_threads_and_four_fifths_of_its_memory() {
 }
 
 #[test]
+fn amounts_in_records_are_cpus_and_bytes() {
+    let shown = |cpu_milli| cpumem::shown(Amount { cpu_milli, memory_bytes: 7 });
+    assert_eq!(shown(4000), json!({"cpu": 4, "memory": 7}));
+    assert_eq!(shown(1500), json!({"cpu": 1.5, "memory": 7}));
+}
+
+#[test]
 fn strategies_of_later_are_told_from_nonsense() {
     assert_eq!(Strategy::parse("auto"), Ok(Strategy::Auto));
     assert!(Strategy::parse("binpack").unwrap_err().contains("not supported yet"));
