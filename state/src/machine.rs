@@ -157,7 +157,7 @@ impl Machine {
 
     /// Publishes what was applied since the last time and wakes each watcher once.
     pub fn publish(&mut self) {
-        let mut changes = std::mem::take(&mut self.entry);
+        let mut changes = std::mem::take(&mut self.changes);
         changes.applied = self.state.applied.index;
         changes.revision = self.state.revision;
         changes.now_ms = self.state.clock.now_ms;

@@ -242,3 +242,24 @@ fn events_and_audit_follow_commit_order() {
     assert_eq!(view.audit(1).count(), 5);
     view.verify_audit().unwrap();
 }
+
+#[test]
+fn a_watcher_is_told_of_everything_that_a_batch_changed_and_of_nothing_else() {
+    use palisade_state::{WatchEvent, command::Kind, command::Tick};
+    let store = MemoryStore::default();
+    let mut watch = store.watch();
+    write(&store, |tx| {
+        tx.put(&PETS, &key("rex"), &pet("ada", 1))?;
+        tx.enqueue("work", "rex")?;
+        tx.publish("pet.born", "", "pet/rex".into(), &serde_json::json!({}));
+        Ok(())
+    });
+    let Some(WatchEvent::Changed(changes)) = watch.try_next() else { panic!("nothing came") };
+    assert_eq!(changes.keys_of("pets").count(), 1);
+    assert!(changes.touches("pets#owner"));
+    assert_eq!(changes.work.len(), 1);
+    assert_eq!(changes.events, Some((1, 2)));
+    store.apply(Kind::Tick(Tick {}).into()).unwrap();
+    let Some(WatchEvent::Changed(changes)) = watch.try_next() else { panic!("nothing came") };
+    assert!(changes.rows.is_empty() && changes.work.is_empty() && changes.events.is_none());
+}
