@@ -63,7 +63,7 @@ pub(crate) async fn commit_once(
                 return Err(CommitError::Store(StoreError::Unknown));
             }
             Err(CommitError::Refused(refused)) if may_be_known => {
-                return known_or(cx, key, refused).await;
+                return known_or(cx, key, refused, deadline).await;
             }
             ended => return ended,
         }
@@ -76,6 +76,7 @@ async fn known_or(
     cx: &Context,
     key: Idempotency,
     refused: Error,
+    deadline: Duration,
 ) -> Result<Committed, CommitError<Error>> {
     let never = PointCheck {
         table: "palisade.probe".to_owned(),
@@ -84,8 +85,18 @@ async fn known_or(
         created_rev: u64::MAX,
     };
     let probe = Txn { idempotency: Some(key), points: vec![never], ..Txn::default() };
-    let outcome = timeout(&*cx.rt, WRITE_BUDGET, cx.store.propose(probe.into())).await;
-    let outcome = outcome.unwrap_or(Err(StoreError::Unknown))?;
+    let mut backoff = RETRY_FIRST;
+    let outcome = loop {
+        let left = deadline.saturating_sub(cx.rt.now());
+        let asked = timeout(&*cx.rt, left, cx.store.propose(probe.clone().into())).await;
+        match asked.unwrap_or(Err(StoreError::Unknown)) {
+            Err(StoreError::Unknown) if cx.rt.now() + backoff < deadline => {
+                cx.rt.sleep(jittered(&*cx.rt, backoff)).await;
+                backoff = backoff.saturating_mul(2);
+            }
+            ended => break ended?,
+        }
+    };
     match outcome.verdict {
         Some(Verdict::Replayed(response)) => {
             Ok(Committed { revision: outcome.revision, response, replayed: true })

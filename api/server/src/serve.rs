@@ -37,7 +37,7 @@ use crate::{
 
 /// Pause after the system refused to accept a connection, so that it can recover.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-const CHECK: Duration = Duration::from_millis(500);
+const CHECK: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// What the API of one replica is made of.
@@ -411,25 +411,22 @@ async fn serve(shared: Arc<Shared>, stream: TlsStream<TcpStream>, peer: Option<P
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let mut ending = false;
     loop {
-        #[allow(clippy::disallowed_macros, reason = "biased")]
-        {
-            tokio::select! {
-                biased;
-                ended = connection.as_mut() => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%error, "a connection broke");
-                    }
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection broke");
+                }
+                return;
+            }
+            () = shared.hard_stop.raised() => return,
+            () = shared.stop.raised(), if !ending => {
+                ending = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = shared.rt.sleep(CHECK) => {
+                if overdue(&shared.limits, &activity) {
                     return;
-                }
-                () = shared.hard_stop.raised() => return,
-                () = shared.stop.raised(), if !ending => {
-                    ending = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-                () = shared.rt.sleep(CHECK) => {
-                    if overdue(&shared.limits, &activity) {
-                        return;
-                    }
                 }
             }
         }

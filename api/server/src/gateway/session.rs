@@ -209,36 +209,33 @@ impl Session {
             }
             self.start_writing(&mut reports);
             let wake = silence_max.saturating_sub(rt.now().saturating_sub(heard)).min(RECHECK);
-            #[allow(clippy::disallowed_macros, reason = "biased")]
-            {
-                tokio::select! {
-                    biased;
-                    () = self.handle.end.raised() => return self.asked(),
-                    () = self.handle.changed.notified() => match self.look(&has) {
-                        Err(end) => return end,
-                        Ok(found) => {
-                            reports.again();
-                            spec = found.map(Box::new);
-                        }
-                    },
-                    Ok(permit) = self.handle.down().reserve(), if spec.is_some() => {
-                        if let Some(record) = spec.take() {
-                            permit.send(Down { msg: Some(Msg::NodeSpec(convert::spec_to_wire(&record))) });
-                            self.core.metrics.specs_sent.inc();
-                            tracing::debug!(node = %self.node, generation = record.generation, fence = %record.fence, "node spec sent");
-                            has = Has::of(&record);
-                        }
-                    },
-                    written = maybe(&mut reports.writing) => self.written(&mut reports, written),
-                    up = self.inbound.message() => match up {
-                        Ok(Some(up)) => {
-                            heard = rt.now();
-                            self.received(up, &mut reports);
-                        }
-                        Ok(None) | Err(_) => return End::Gone,
-                    },
-                    () = rt.sleep(wake) => {}
-                }
+            tokio::select! {
+                biased;
+                () = self.handle.end.raised() => return self.asked(),
+                () = self.handle.changed.notified() => match self.look(&has) {
+                    Err(end) => return end,
+                    Ok(found) => {
+                        reports.again();
+                        spec = found.map(Box::new);
+                    }
+                },
+                Ok(permit) = self.handle.down().reserve(), if spec.is_some() => {
+                    if let Some(record) = spec.take() {
+                        permit.send(Down { msg: Some(Msg::NodeSpec(convert::spec_to_wire(&record))) });
+                        self.core.metrics.specs_sent.inc();
+                        tracing::debug!(node = %self.node, generation = record.generation, fence = %record.fence, "node spec sent");
+                        has = Has::of(&record);
+                    }
+                },
+                written = maybe(&mut reports.writing) => self.written(&mut reports, written),
+                up = self.inbound.message() => match up {
+                    Ok(Some(up)) => {
+                        heard = rt.now();
+                        self.received(up, &mut reports);
+                    }
+                    Ok(None) | Err(_) => return End::Gone,
+                },
+                () = rt.sleep(wake) => {}
             }
         }
     }

@@ -50,19 +50,19 @@ pub(crate) struct Rest {
 
 /// A refusal, with the status where the code alone does not say it.
 pub(crate) struct Refusal {
-    error: Error,
+    error: Box<Error>,
     status: Option<StatusCode>,
     allow: Option<String>,
 }
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self { error, status: None, allow: None }
+        Self { error: Box::new(error), status: None, allow: None }
     }
 }
 
 fn refusal(status: StatusCode, code: Code, detail: String) -> Refusal {
-    Refusal { error: Error::new(code, detail), status: Some(status), allow: None }
+    Refusal { error: Box::new(Error::new(code, detail)), status: Some(status), allow: None }
 }
 
 /// One request on its way.
@@ -203,7 +203,7 @@ impl Rest {
         }
         let detail = format!("{} is not for this path", incoming.parts.method);
         let mut refused = refusal(StatusCode::METHOD_NOT_ALLOWED, Code::Unsupported, detail);
-        refused.error = refused.error.hint(format!("allowed here: {allow}"));
+        refused.error.hint = Some(format!("allowed here: {allow}"));
         refused.allow = Some(allow);
         Err(refused)
     }

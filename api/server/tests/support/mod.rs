@@ -1,0 +1,254 @@
+//! A server with a tiny module, its certificates, and clients for it.
+
+pub mod agent;
+pub mod client;
+pub mod nodes;
+pub mod widgets;
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use futures::future::BoxFuture;
+use palisade_api::{
+    ApiOptions, ApiServer, GatewayOptions, Limits, ServerModule,
+    pki::{Authority, Identity},
+};
+use palisade_contract::{
+    Code, Context, Error, Module, Principal, Registry, Resource, Result,
+    ports::{Access, Credential, Ports},
+};
+use palisade_state::{
+    Command, Outcome, ReplicaId, Runtime, Store, StoreError, View, Watch,
+    memory::MemoryStore,
+    port::{ClusterStatus, MemberStatus},
+};
+
+/// The runtime port over tokio.
+pub struct TestRuntime(Instant);
+
+#[expect(clippy::disallowed_methods, reason = "the runtime port of the tests")]
+impl Runtime for TestRuntime {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        u64::try_from(since.as_millis()).unwrap()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+
+    fn spawn(&self, _name: &'static str, task: BoxFuture<'static, ()>) {
+        tokio::spawn(task);
+    }
+
+    fn random(&self) -> u64 {
+        rand::random()
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the runtime port of the tests")]
+pub fn runtime() -> Arc<TestRuntime> {
+    Arc::new(TestRuntime(Instant::now()))
+}
+
+/// A store that applies what it is told to lose the answer of.
+pub struct TestStore {
+    pub memory: Arc<MemoryStore>,
+    pub replica: ReplicaId,
+    pub members: Mutex<Vec<MemberStatus>>,
+    /// So many of the next proposals are applied and answered with `Unknown`.
+    pub lose_answers: AtomicUsize,
+    pub proposed: AtomicUsize,
+    pub quorum_lost: std::sync::atomic::AtomicBool,
+}
+
+impl TestStore {
+    pub fn new() -> Arc<Self> {
+        Self::replica_of(Arc::default(), 1)
+    }
+
+    /// Another replica with the same state.
+    pub fn replica_of(memory: Arc<MemoryStore>, replica: u64) -> Arc<Self> {
+        Arc::new(Self {
+            memory,
+            replica: ReplicaId(replica),
+            members: Mutex::default(),
+            lose_answers: AtomicUsize::new(0),
+            proposed: AtomicUsize::new(0),
+            quorum_lost: false.into(),
+        })
+    }
+
+    fn no_quorum(&self) -> bool {
+        self.quorum_lost.load(Ordering::SeqCst)
+    }
+}
+
+const LOST: StoreError = StoreError::NoQuorum { waited_ms: 1 };
+
+impl Store for TestStore {
+    fn view(&self) -> View {
+        self.memory.view()
+    }
+
+    fn linearizable(&self) -> BoxFuture<'_, Result<View, StoreError>> {
+        if self.no_quorum() {
+            return Box::pin(std::future::ready(Err(LOST)));
+        }
+        self.memory.linearizable()
+    }
+
+    fn at_revision(&self, revision: u64) -> BoxFuture<'_, Result<View, StoreError>> {
+        self.memory.at_revision(revision)
+    }
+
+    fn propose(&self, command: Command) -> BoxFuture<'_, Result<Outcome, StoreError>> {
+        if self.no_quorum() {
+            return Box::pin(std::future::ready(Err(LOST)));
+        }
+        self.proposed.fetch_add(1, Ordering::SeqCst);
+        let lose = self
+            .lose_answers
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+            .is_ok();
+        Box::pin(async move {
+            let outcome = self.memory.propose(command).await?;
+            if lose { Err(StoreError::Unknown) } else { Ok(outcome) }
+        })
+    }
+
+    fn watch(&self) -> Watch {
+        self.memory.watch()
+    }
+
+    fn replica(&self) -> ReplicaId {
+        self.replica
+    }
+
+    fn status(&self) -> ClusterStatus {
+        let mut status = self.memory.status();
+        let members = self.members.lock().unwrap().clone();
+        if !members.is_empty() {
+            status.members = members;
+        }
+        status
+    }
+}
+
+/// `pal_admin` may everything, `pal_viewer` may read, certificates of users are admins.
+pub struct TestAccess;
+
+impl Access for TestAccess {
+    fn authenticate(&self, _view: &View, credential: &Credential) -> Result<Principal> {
+        let (name, role) = match credential {
+            Credential::Token(token) if token == "pal_admin" => ("token/admin", "admin"),
+            Credential::Token(token) if token == "pal_viewer" => ("token/viewer", "viewer"),
+            Credential::Certificate { uri, .. } if uri.ends_with("/user/ada") => {
+                ("user/ada", "admin")
+            }
+            _ => return Err(Error::new(Code::Unauthenticated, "not accepted")),
+        };
+        Ok(Principal { name: name.to_owned(), roles: vec![role.to_owned()], tenant: String::new() })
+    }
+
+    fn authorize(
+        &self,
+        _view: &View,
+        principal: &Principal,
+        action: &str,
+        _resource: &Resource,
+    ) -> Result<()> {
+        if principal.roles == ["admin"] || action.ends_with(":read") {
+            return Ok(());
+        }
+        Err(Error::new(Code::AccessDenied, format!("{} may not {action}", principal.name)))
+    }
+}
+
+/// A server and everything that its clients need.
+pub struct World {
+    pub server: ApiServer,
+    pub store: Arc<TestStore>,
+    pub authority: Arc<Authority>,
+    pub rt: Arc<TestRuntime>,
+    pub ports: Arc<Ports>,
+}
+
+pub struct Options {
+    pub limits: Limits,
+    pub heartbeat: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { limits: Limits::default(), heartbeat: Duration::from_secs(5) }
+    }
+}
+
+pub fn api_options(
+    store: Arc<TestStore>,
+    authority: Arc<Authority>,
+    options: Options,
+) -> ApiOptions {
+    let rt = runtime();
+    let now = rt.wall_ms();
+    let issued =
+        authority.issue_replica(store.replica.0, &["127.0.0.1:0".to_owned()], now).unwrap();
+    let context = Context { rt, store, ports: Arc::new(Ports::default()) };
+    context.ports.access.fill(Arc::new(TestAccess)).unwrap();
+    context.ports.nodes.fill(Arc::new(nodes::TestNodes)).unwrap();
+    let server_module = ServerModule::new("1.2.3");
+    let modules: Vec<Arc<dyn Module>> =
+        vec![server_module.clone(), Arc::new(widgets::Widgets), Arc::new(nodes::NodesModule)];
+    ApiOptions {
+        listen: "127.0.0.1:0".to_owned(),
+        identity: Identity::try_from(&issued).unwrap(),
+        authority,
+        registry: Registry::new(modules).unwrap(),
+        server_module,
+        context,
+        metrics: prometheus_client::registry::Registry::default(),
+        limits: options.limits,
+        gateway: GatewayOptions { heartbeat: options.heartbeat },
+    }
+}
+
+pub fn authority() -> Arc<Authority> {
+    Arc::new(Authority::create("lin", runtime().wall_ms()).unwrap())
+}
+
+pub async fn world_with(options: Options) -> World {
+    world_of(TestStore::new(), authority(), options).await
+}
+
+pub async fn world_of(store: Arc<TestStore>, authority: Arc<Authority>, options: Options) -> World {
+    let options = api_options(store.clone(), authority.clone(), options);
+    let ports = options.context.ports.clone();
+    let server = ApiServer::start(options).await.unwrap();
+    World { server, store, authority, rt: runtime(), ports }
+}
+
+pub async fn world() -> World {
+    world_with(Options::default()).await
+}
+
+/// Waits for a condition, at most ten seconds.
+pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let rt = runtime();
+    for _ in 0..1000 {
+        if condition() {
+            return;
+        }
+        rt.sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never came true: {what}");
+}
