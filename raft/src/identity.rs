@@ -119,9 +119,11 @@ impl Identity {
                 found: Box::new(found),
                 expected: Box::new(self.clone()),
             }),
-            None => self
-                .write(dir, &file)
-                .map_err(|source| IdentityError::Io { op: "write", file, source }),
+            None => self.write(dir, &file).map_err(|source| IdentityError::Io {
+                op: "write",
+                file,
+                source,
+            }),
         }
     }
 
@@ -149,7 +151,12 @@ mod tests {
     use super::*;
 
     fn identity(replica: u64) -> Identity {
-        Identity { cluster: "c1".into(), lineage: "l1".into(), epoch: 0, replica: ReplicaId(replica) }
+        Identity {
+            cluster: "c1".into(),
+            lineage: "l1".into(),
+            epoch: 0,
+            replica: ReplicaId(replica),
+        }
     }
 
     #[test]
@@ -168,6 +175,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let text = r#"{"format":9,"cluster":"c","lineage":"l","epoch":0,"replica":1}"#;
         std::fs::write(path(dir.path()), text).unwrap();
-        assert!(matches!(Identity::read(dir.path()), Err(IdentityError::NewerFormat { found: 9, .. })));
+        assert!(matches!(
+            Identity::read(dir.path()),
+            Err(IdentityError::NewerFormat { found: 9, .. })
+        ));
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use crate::{
     forward::Forwarder,
     machine::Shared,
+    replica::End,
     stop::Stop,
     types::{Node, Raft, StoredMembership},
 };
@@ -103,6 +104,7 @@ pub(crate) struct Follower<R: AsyncRuntime> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) published: Arc<Published>,
     pub(crate) stop: Arc<Stop>,
+    pub(crate) end: Arc<Mutex<End>>,
 }
 
 impl<R: AsyncRuntime> Follower<R> {
@@ -119,11 +121,14 @@ impl<R: AsyncRuntime> Follower<R> {
         }
         let running = self.raft.metrics().borrow_watched().running_state.clone();
         if !self.stop.is_set() {
-            let why = running.err().map_or_else(|| "it ended".to_owned(), |fatal| fatal.to_string());
+            let why =
+                running.err().map_or_else(|| "it ended".to_owned(), |fatal| fatal.to_string());
             self.shared.fault.raise(format!("consensus stopped: {why}"));
         }
         self.shared.progress.close();
         self.published.close();
+        // A port that refuses tells the others at once.
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).serving = None;
     }
 
     fn tell(&self) {

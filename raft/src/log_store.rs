@@ -23,7 +23,8 @@ use crate::{
     fault::{Fault, chain},
     snapshots::Kept,
     types::{
-        Entry, LogId, TypeConfig, Vote, entry_to_record, record_to_entry, vote_from_wal, vote_to_wal,
+        Entry, LogId, TypeConfig, Vote, entry_to_record, record_to_entry, vote_from_wal,
+        vote_to_wal,
     },
     wal::{Handle, Record, Recovered, WalError},
 };
@@ -64,7 +65,9 @@ impl Tail {
     fn push(&mut self, entry: Entry) -> io::Result<()> {
         if let Some(last) = self.last.filter(|last| last.index + 1 != entry.log_id.index) {
             let (index, last) = (entry.log_id.index, last.index);
-            return Err(io::Error::other(format!("log entry {index} does not follow entry {last}")));
+            return Err(io::Error::other(format!(
+                "log entry {index} does not follow entry {last}"
+            )));
         }
         self.last = Some(entry.log_id);
         self.entries.push_back(entry);

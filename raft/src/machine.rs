@@ -158,7 +158,11 @@ impl<R: AsyncRuntime> RaftStateMachine<TypeConfig<R>> for StateMachine {
         self.builder()
     }
 
-    async fn install_snapshot(&mut self, meta: &SnapshotMeta, data: SnapshotData) -> io::Result<()> {
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        data: SnapshotData,
+    ) -> io::Result<()> {
         let installed = self.shared.snapshots.install(meta, data).await;
         let state = installed.map_err(|error| {
             let reason = chain(&error);

@@ -99,6 +99,10 @@ impl Metrics {
             "Elections started by a failure detector, by cause",
             self.elections.clone(),
         );
-        registry.register("peers_refused", "Peers turned away, by reason", self.peers_refused.clone());
+        registry.register(
+            "peers_refused",
+            "Peers turned away, by reason",
+            self.peers_refused.clone(),
+        );
     }
 }

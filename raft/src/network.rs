@@ -158,7 +158,10 @@ impl<R: AsyncRuntime> Session<R> {
 }
 
 /// Requests as they go out; an entry that cannot be encoded ends them.
-fn requests<R: AsyncRuntime, S>(input: S, sent: Arc<AtomicU64>) -> BoxStream<'static, wire::AppendRequest>
+fn requests<R: AsyncRuntime, S>(
+    input: S,
+    sent: Arc<AtomicU64>,
+) -> BoxStream<'static, wire::AppendRequest>
 where
     S: Stream<Item = AppendEntriesRequest<C<R>>> + Send + Unpin + 'static,
 {
@@ -192,7 +195,8 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
     ) -> Result<AppendEntriesResponse<C<R>>, Rpc<R>> {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
         let request = convert::append_out::<R>(&rpc).map_err(|e| NetworkError::new(&e))?;
-        let reply = self.limited::<_, R>(option.hard_ttl(), self.heartbeat.heartbeat(request)).await?;
+        let reply =
+            self.limited::<_, R>(option.hard_ttl(), self.heartbeat.heartbeat(request)).await?;
         convert::heartbeat_in::<R>(reply, last).map_err(|error| rpc_error(&error))
     }
 
@@ -200,10 +204,7 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
         &'s mut self,
         input: S,
         option: RPCOption,
-    ) -> BoxFuture<
-        's,
-        Result<OpenStream<'s, Result<StreamAppendResult<C<R>>, Rpc<R>>>, Rpc<R>>,
-    >
+    ) -> BoxFuture<'s, Result<OpenStream<'s, Result<StreamAppendResult<C<R>>, Rpc<R>>>, Rpc<R>>>
     where
         S: Stream<Item = AppendEntriesRequest<C<R>>> + OptionalSend + Unpin + 'static,
     {
@@ -259,16 +260,19 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<C<R>>, StreamingError<C<R>>> {
-        let reader = self.factory.snapshots.reader(&snapshot.snapshot).await.map_err(|error| {
-            StreamingError::Network(NetworkError::from_string(chain(&error)))
-        })?;
+        let reader =
+            self.factory.snapshots.reader(&snapshot.snapshot).await.map_err(|error| {
+                StreamingError::Network(NetworkError::from_string(chain(&error)))
+            })?;
         let bytes = reader.info().file_bytes;
         tracing::info!(target_replica = self.target, bytes, "sending a snapshot");
         let last = snapshot.meta.last_log_id;
         let chunks = chunks(self.factory.snapshots.clone(), reader, vote, last);
         let sending = self.bulk.snapshot(chunks);
         let reply = match select(sending, Box::pin(cancel)).await {
-            Either::Left((reply, _)) => reply.map_err(|error| StreamingError::from(rpc_error::<R>(&error)))?,
+            Either::Left((reply, _)) => {
+                reply.map_err(|error| StreamingError::from(rpc_error::<R>(&error)))?
+            }
             Either::Right((closed, _)) => return Err(closed.into()),
         };
         self.factory.metrics.snapshots_sent.inc();

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time
 
 use palisade_state::{ReplicaId, Rt};
 
-use crate::{Disk, Identity, IdentityError, PeerTls, TlsError, peer::Transport, snapshots::SnapshotsError, wal};
+use crate::{
+    Disk, Identity, IdentityError, PeerTls, TlsError, peer::Transport, snapshots::SnapshotsError,
+    wal,
+};
 
 /// Times and sizes. The defaults are for a local network and a disk that syncs in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,15 +7,11 @@
 
 use std::{
     collections::VecDeque,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use openraft::{
-    AsyncRuntime,
-    errors::ClientWriteError,
-    raft::ClientWriteResult,
-};
+use openraft::{AsyncRuntime, errors::ClientWriteError, raft::ClientWriteResult};
 use palisade_state::{
     Command, Outcome, Published, Rt,
     command::{Entry, FORMAT, Form, Kind, Tick},
@@ -146,6 +142,13 @@ fn send(answer: Option<Answer>, result: Result<Outcome, Refusal>) {
     }
 }
 
+/// Those who wait for an entry; whoever takes them answers them.
+type Held = Mutex<Option<Vec<Option<Answer>>>>;
+
+fn take(held: &Held) -> Vec<Option<Answer>> {
+    held.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+}
+
 fn refuse(waiting: impl Iterator<Item = Proposal>, refusal: &Refusal) {
     for proposal in waiting {
         send(proposal.answer, Err(refusal.clone()));
@@ -237,12 +240,17 @@ impl<R: AsyncRuntime> Leader<R> {
         self.shared.metrics.commands_proposed.inc_by(commands.len() as u64);
         let payload = self.entry(stamp, term, commands);
         let shared = self.shared.clone();
+        let answers = Arc::new(Mutex::new(Some(answers)));
+        let held = answers.clone();
         let responder = FnResponder::new(move |result| {
-            answer::<R>(answers, result, &shared);
+            answer::<R>(take(&held), result, &shared);
             drop(slot);
         });
         if let Err(fatal) = self.raft.write(payload).with_leader(term).responder(responder).await {
             tracing::debug!(error = %fatal, "proposing to a replica that has stopped");
+            for answer in take(&answers) {
+                send(answer, Err(Refusal::NotLeader));
+            }
         }
     }
 
@@ -257,7 +265,11 @@ impl<R: AsyncRuntime> Leader<R> {
         let sent = self.raft.write(payload).with_leader(term).responder(responder).await;
         let formed = sent.is_ok() && rx.await.unwrap_or(false);
         if formed {
-            tracing::info!(cluster = self.form.cluster, epoch = self.form.epoch, "the cluster is formed");
+            tracing::info!(
+                cluster = self.form.cluster,
+                epoch = self.form.epoch,
+                "the cluster is formed"
+            );
         }
         formed
     }
@@ -317,7 +329,8 @@ mod tests {
 
     #[test]
     fn an_entry_is_bounded_and_a_large_command_goes_by_itself() {
-        let mut queue = waiting(vec![txn(ENTRY_BYTES_MAX - 100), txn(200), txn(ENTRY_BYTES_MAX + 1)]);
+        let mut queue =
+            waiting(vec![txn(ENTRY_BYTES_MAX - 100), txn(200), txn(ENTRY_BYTES_MAX + 1)]);
         let mut sizes = vec![];
         while !queue.is_empty() {
             sizes.push(take_group(&mut queue).len());

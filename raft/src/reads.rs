@@ -82,7 +82,8 @@ impl<R: AsyncRuntime> Rounds<R> {
             if leader == self.me { self.as_leader().await } else { self.from(leader, &seen).await }
         };
         let round = timeout(self.rt.as_ref(), ROUND_LIMIT, round);
-        let (round, changed) = (std::pin::pin!(round), std::pin::pin!(self.leadership.changed_from(&seen)));
+        let (round, changed) =
+            (std::pin::pin!(round), std::pin::pin!(self.leadership.changed_from(&seen)));
         match select(round, changed).await {
             Either::Left((answer, _)) => answer.unwrap_or(Err(Refusal::NotLeader)),
             Either::Right(_) => Err(Refusal::NotLeader),
@@ -106,7 +107,9 @@ impl<R: AsyncRuntime> Rounds<R> {
         let peer = self.peers.get(leader, node, Purpose::Store);
         match peer.read_index().await {
             Ok(wire::ReadIndexReply { result: Some(Reply::Index(index)) }) => Ok(index),
-            Ok(wire::ReadIndexReply { result: Some(Reply::Refusal(refusal)) }) => Err(refusal.into()),
+            Ok(wire::ReadIndexReply { result: Some(Reply::Refusal(refusal)) }) => {
+                Err(refusal.into())
+            }
             Ok(_) => Err(Refusal::NotLeader),
             Err(error) => {
                 tracing::debug!(error = %error, "the leader did not answer a read round");

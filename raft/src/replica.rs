@@ -8,7 +8,10 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use openraft::{AsyncRuntime, ServerState, async_runtime::{Instant, WatchReceiver}};
+use openraft::{
+    AsyncRuntime, ServerState,
+    async_runtime::{Instant, WatchReceiver},
+};
 use palisade_state::{
     Command, Outcome, Published, ReplicaId, Rt, Store, StoreError, View, Watch,
     command::{Kind, Tick},
@@ -54,7 +57,7 @@ pub struct Replica<R: AsyncRuntime = TokioExecutor> {
     pub(crate) api: Arc<dyn PeerApi>,
     pub(crate) tls: Option<Arc<TlsState>>,
     pub(crate) listening: Option<SocketAddr>,
-    pub(crate) end: Mutex<End>,
+    pub(crate) end: Arc<Mutex<End>>,
 }
 
 /// What is taken away when the replica ends.
@@ -139,7 +142,7 @@ impl<R: AsyncRuntime> Replica<R> {
     /// Whether this replica leads, as far as it knows.
     #[must_use]
     pub fn is_leader(&self) -> bool {
-        self.leadership.leader() == Some(self.identity.replica.0)
+        self.leadership.leader() == Some(self.identity.replica.0) && self.check_serving().is_ok()
     }
 
     /// New connections use this TLS material from now on.
@@ -208,7 +211,9 @@ impl<R: AsyncRuntime> Replica<R> {
         let seen = self.leadership.seen();
         match seen.leader {
             None => Err(Refusal::NotLeader),
-            Some(leader) if leader == self.identity.replica.0 => self.proposer.propose(command).await,
+            Some(leader) if leader == self.identity.replica.0 => {
+                self.proposer.propose(command).await
+            }
             Some(leader) => {
                 let node = seen.node(leader).ok_or(Refusal::NotLeader)?;
                 self.forwarder.forward(leader, node, command).await
@@ -223,7 +228,11 @@ impl<R: AsyncRuntime> Replica<R> {
         let _ = timeout(self.rt.as_ref(), PAUSE, changed).await;
     }
 
-    async fn propose_by(&self, command: Command, patience: Duration) -> Result<Outcome, StoreError> {
+    async fn propose_by(
+        &self,
+        command: Command,
+        patience: Duration,
+    ) -> Result<Outcome, StoreError> {
         let repeatable = is_repeatable(&command);
         let begun = self.rt.now();
         let mut unknown = false;
@@ -232,7 +241,11 @@ impl<R: AsyncRuntime> Replica<R> {
             let waited = self.rt.now().saturating_sub(begun);
             if waited >= patience {
                 let waited_ms = millis(waited);
-                return Err(if unknown { StoreError::Unknown } else { StoreError::NoQuorum { waited_ms } });
+                return Err(if unknown {
+                    StoreError::Unknown
+                } else {
+                    StoreError::NoQuorum { waited_ms }
+                });
             }
             let attempt = self.try_propose(command.clone());
             let answer = timeout(self.rt.as_ref(), patience - waited, attempt).await;
@@ -424,7 +437,10 @@ impl<R: AsyncRuntime> Store for Replica<R> {
             committed_index: shown.local_committed.map_or(0, |id| id.index),
             applied_index: self.progress().applied(),
             snapshot_index: shown.snapshot.map(|id| id.index),
-            state: Self::state_name(shown.state).to_owned(),
+            state: match self.check_serving() {
+                Ok(()) => Self::state_name(shown.state).to_owned(),
+                Err(_) => "stopped".to_owned(),
+            },
             members: self.members(),
             fault: self.fault(),
         }

@@ -204,7 +204,10 @@ impl SnapshotStore {
     }
 
     /// Opens one to be sent; checks all of it first.
-    pub(crate) async fn reader(&self, data: &SnapshotData) -> Result<SnapshotReader, SnapshotsError> {
+    pub(crate) async fn reader(
+        &self,
+        data: &SnapshotData,
+    ) -> Result<SnapshotReader, SnapshotsError> {
         let SnapshotData::File(path) = data else {
             return Err(SnapshotsError::Gone);
         };

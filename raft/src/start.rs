@@ -3,10 +3,7 @@
 use std::{
     net::SocketAddr,
     path::Path,
-    sync::{
-        Arc, Mutex,
-        atomic::AtomicU64,
-    },
+    sync::{Arc, Mutex, atomic::AtomicU64},
 };
 
 use openraft::AsyncRuntime;
@@ -98,8 +95,10 @@ async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartError> {
     let wal_options = wal_options(&options.tuning, lock);
     let work = move || {
         let snapshots = disk.clone();
-        let (snapshots, found) = SnapshotStore::open(snapshots, dir.join("snapshots"), identity.cluster)?;
-        let (wal, recovered) = Wal::open(disk.files.clone(), &dir.join("log"), identity, wal_options)?;
+        let (snapshots, found) =
+            SnapshotStore::open(snapshots, dir.join("snapshots"), identity.cluster)?;
+        let (wal, recovered) =
+            Wal::open(disk.files.clone(), &dir.join("log"), identity, wal_options)?;
         Ok::<_, StartError>((snapshots, found, wal, recovered))
     };
     let ran = options.disk.run("recover", work).await;
@@ -206,7 +205,8 @@ impl<R: AsyncRuntime> Replica<R> {
         };
         let raft = Raft::<R>::new(me, config, factory, recovery.log, machine).await;
         let raft = raft.map_err(|fatal| StartError::Consensus(fatal.to_string()))?;
-        let parts = Parts { identity: Arc::new(identity), tuning, rt, raft, shared, published, peers };
+        let parts =
+            Parts { identity: Arc::new(identity), tuning, rt, raft, shared, published, peers };
         Ok(parts.assemble(connected, recovery.handle, recovery.running, recovery.log_bytes))
     }
 }
@@ -237,7 +237,8 @@ impl<R: AsyncRuntime> Parts<R> {
         let (reads, readers) = Reads::new();
         let forwarder = Arc::new(Forwarder::new(self.rt.clone(), self.peers.clone(), metrics));
         let (detector, ended) = Detector::new(self.rt.clone());
-        let here = Answering { raft: self.raft.clone(), proposer: proposer.clone(), reads: reads.clone() };
+        let here =
+            Answering { raft: self.raft.clone(), proposer: proposer.clone(), reads: reads.clone() };
         let api: Arc<dyn PeerApi> = Arc::new(Local {
             raft: self.raft.clone(),
             rt: self.rt.clone(),
@@ -248,9 +249,20 @@ impl<R: AsyncRuntime> Parts<R> {
             receiving: Arc::default(),
         });
         self.spawn_store(&stop, &wal, &leadership, &proposer, waiting, readers);
-        self.spawn_watchers(&stop, &leadership, &forwarder, detector, ended);
-        self.spawn_snapshots(&stop, wal.clone(), log_bytes);
         let (tls, serving) = self.serve(connected.serving, api.clone());
+        let end = Arc::new(Mutex::new(End { serving, wal: running }));
+        let follower = leadership::Follower {
+            raft: self.raft.clone(),
+            leadership: leadership.clone(),
+            forwarder: forwarder.clone(),
+            shared: self.shared.clone(),
+            published: self.published.clone(),
+            stop: stop.clone(),
+            end: end.clone(),
+        };
+        spawn_until(&self.rt, stop.clone(), "leadership", follower.run());
+        self.spawn_detectors(&stop, detector, ended);
+        self.spawn_snapshots(&stop, wal.clone(), log_bytes);
         Arc::new(Replica {
             identity: self.identity,
             rt: self.rt,
@@ -267,7 +279,7 @@ impl<R: AsyncRuntime> Parts<R> {
             api,
             tls,
             listening: connected.listening,
-            end: Mutex::new(End { serving, wal: running }),
+            end,
         })
     }
 
@@ -326,24 +338,13 @@ impl<R: AsyncRuntime> Parts<R> {
         spawn_until(&self.rt, stop.clone(), "tick", tick);
     }
 
-    /// Following the leader, and finding out that it is gone.
-    fn spawn_watchers(
+    /// Finding out early that the leader is gone.
+    fn spawn_detectors(
         &self,
         stop: &Arc<Stop>,
-        leadership: &Arc<Leadership>,
-        forwarder: &Arc<Forwarder>,
         detector: Arc<Detector>,
         ended: tokio::sync::mpsc::UnboundedReceiver<u64>,
     ) {
-        let follower = leadership::Follower {
-            raft: self.raft.clone(),
-            leadership: leadership.clone(),
-            forwarder: forwarder.clone(),
-            shared: self.shared.clone(),
-            published: self.published.clone(),
-            stop: stop.clone(),
-        };
-        spawn_until(&self.rt, stop.clone(), "leadership", follower.run());
         let watchdog = Watchdog {
             raft: self.raft.clone(),
             detector,

@@ -303,12 +303,19 @@ mod tests {
             EntryPayload::Blank,
             EntryPayload::Normal(Payload::new(&entry)),
             EntryPayload::Membership(
-                openraft::Membership::new([[1].into()].to_vec(), std::collections::BTreeMap::from([(1, Node::default())])).unwrap(),
+                openraft::Membership::new(
+                    [[1].into()].to_vec(),
+                    std::collections::BTreeMap::from([(1, Node::default())]),
+                )
+                .unwrap(),
             ),
         ] {
             let frame = encode_payload(&payload).unwrap();
             assert_eq!(decode_payload(frame).unwrap(), payload);
         }
-        assert!(matches!(decode_payload(Bytes::from_static(&[9])), Err(PayloadError::UnknownKind(9))));
+        assert!(matches!(
+            decode_payload(Bytes::from_static(&[9])),
+            Err(PayloadError::UnknownKind(9))
+        ));
     }
 }

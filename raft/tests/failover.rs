@@ -40,10 +40,8 @@ async fn fail_over(tuning: Tuning) -> (Cluster, Duration) {
             tokio::spawn(keep_writing(cluster.replica(id), name, stop.clone()))
         })
         .collect();
-    eventually("writes flow", || {
-        (cluster.replica(leader).view().count("t") > 200).then_some(())
-    })
-    .await;
+    eventually("writes flow", || (cluster.replica(leader).view().count("t") > 200).then_some(()))
+        .await;
     let killed = Instant::now();
     cluster.kill(leader);
     let next = cluster.leader().await;
@@ -106,7 +104,11 @@ async fn a_stopping_leader_hands_over_first() {
     assert!(cluster.replica(next).status().term > term);
     for replica in cluster.replicas() {
         let metrics = replica.metrics();
-        assert_eq!(metrics.elections(Cause::Refused) + metrics.elections(Cause::Silence), 0, "no alarm");
+        assert_eq!(
+            metrics.elections(Cause::Refused) + metrics.elections(Cause::Silence),
+            0,
+            "no alarm"
+        );
     }
     write(cluster.replica(next).as_ref(), "after", b"v").await.unwrap();
 }

@@ -11,3 +11,4 @@ mod quorum;
 mod restart;
 mod snapshots;
 mod support;
+mod wires;

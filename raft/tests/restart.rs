@@ -20,7 +20,12 @@ async fn restarting_everything_keeps_the_state_and_raises_the_term() {
     }
     let next = cluster.leader().await;
     let after = cluster.replica(next).status();
-    assert!(after.term > before.term, "no leader goes on in its old term: {} {}", after.term, before.term);
+    assert!(
+        after.term > before.term,
+        "no leader goes on in its old term: {} {}",
+        after.term,
+        before.term
+    );
     let restored = cluster.replica(next).linearizable().await.unwrap();
     assert!(restored.applied().index > view.applied().index);
     assert_eq!(restored.revision(), view.revision());

@@ -105,7 +105,8 @@ async fn a_snapshot_is_taken_when_the_log_has_grown() {
         write(replica.as_ref(), &format!("k{number}"), &[1; 10_000]).await.unwrap();
     }
     for replica in cluster.replicas() {
-        eventually("its own snapshot", || (replica.metrics().snapshots_taken() > 0).then_some(())).await;
+        eventually("its own snapshot", || (replica.metrics().snapshots_taken() > 0).then_some(()))
+            .await;
     }
     cluster.same_state().await;
 }

@@ -68,7 +68,8 @@ impl Ca {
 }
 
 pub fn tuning() -> Tuning {
-    let log = LogSizes { segment_bytes: 2 << 20, first_segment_bytes: 1 << 20, reserve_bytes: 1 << 20 };
+    let log =
+        LogSizes { segment_bytes: 2 << 20, first_segment_bytes: 1 << 20, reserve_bytes: 1 << 20 };
     Tuning { log, ..Tuning::default() }
 }
 

@@ -1,5 +1,8 @@
 //! A peer over tonic: one HTTP/2 connection for each purpose, mutual TLS, reconnecting.
-#![allow(clippy::disallowed_methods, reason = "the real network is on this side of the Transport port")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the real network is on this side of the Transport port"
+)]
 
 use std::{
     pin::Pin,

@@ -9,11 +9,9 @@ use openraft::{
 };
 
 use super::{PeerError, wire};
-use crate::{
-    types::{
-        Entry, LogId, PayloadError, TypeConfig, Vote, decode_payload, encode_payload, log_id, make_vote,
-        term_of,
-    },
+use crate::types::{
+    Entry, LogId, PayloadError, TypeConfig, Vote, decode_payload, encode_payload, log_id,
+    make_vote, term_of,
 };
 
 impl From<&Vote> for wire::Vote {
@@ -126,9 +124,9 @@ pub(crate) fn heartbeat_out<R: AsyncRuntime>(
     match response {
         AppendEntriesResponse::Success => appended_out::<R>(Ok(last)),
         AppendEntriesResponse::PartialSuccess(upto) => appended_out::<R>(Ok(upto)),
-        AppendEntriesResponse::Conflict => {
-            appended_out::<R>(Err(StreamAppendError::Conflict(prev.unwrap_or_else(|| log_id(0, 0)))))
-        }
+        AppendEntriesResponse::Conflict => appended_out::<R>(Err(StreamAppendError::Conflict(
+            prev.unwrap_or_else(|| log_id(0, 0)),
+        ))),
         AppendEntriesResponse::HigherVote(vote) => {
             appended_out::<R>(Err(StreamAppendError::HigherVote(vote)))
         }
@@ -166,7 +164,9 @@ pub(crate) fn vote_in<R: AsyncRuntime>(
     })
 }
 
-pub(crate) fn voted_out<R: AsyncRuntime>(response: &VoteResponse<TypeConfig<R>>) -> wire::VoteReply {
+pub(crate) fn voted_out<R: AsyncRuntime>(
+    response: &VoteResponse<TypeConfig<R>>,
+) -> wire::VoteReply {
     wire::VoteReply {
         vote: Some((&response.vote).into()),
         granted: response.vote_granted,

@@ -58,7 +58,10 @@ fn propose_reply(id: u64, result: Result<Outcome, Refusal>) -> wire::ProposeRepl
     wire::ProposeReply { id, result: Some(result) }
 }
 
-fn propose_here(here: &Arc<dyn Here>, request: wire::ProposeRequest) -> BoxFuture<'static, wire::ProposeReply> {
+fn propose_here(
+    here: &Arc<dyn Here>,
+    request: wire::ProposeRequest,
+) -> BoxFuture<'static, wire::ProposeReply> {
     let id = request.id;
     match Command::decode(request.command) {
         Ok(command) => here.propose(command).map(move |result| propose_reply(id, result)).boxed(),
@@ -159,9 +162,9 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
         let (raft, snapshots, rt) = (self.raft.clone(), self.snapshots.clone(), self.rt.clone());
         let receiving = self.receiving.clone();
         async move {
-            let _only = receiving.try_lock().map_err(|_| {
-                PeerError::Failed("another snapshot is being received".to_owned())
-            })?;
+            let _only = receiving
+                .try_lock()
+                .map_err(|_| PeerError::Failed("another snapshot is being received".to_owned()))?;
             let (vote, receiver) = receive(&rt, &snapshots, chunks).await?;
             install(&raft, vote, receiver).await
         }
@@ -280,6 +283,9 @@ mod tests {
         let vote = make_vote(3, 1, true);
         assert!(check(log_id(3, 9), &vote, Some(log_id(2, 9))).is_err());
         assert!(check(log_id(3, 10), &vote, Some(log_id(2, 9))).is_ok());
-        assert!(check(log_id(2, 5), &vote, Some(log_id(2, 9))).is_ok(), "an older one is only useless");
+        assert!(
+            check(log_id(2, 5), &vote, Some(log_id(2, 9))).is_ok(),
+            "an older one is only useless"
+        );
     }
 }

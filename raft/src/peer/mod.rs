@@ -18,11 +18,16 @@ use futures::{future::BoxFuture, stream::BoxStream};
 
 pub(crate) use self::client::TonicTransport;
 pub(crate) use self::server::{ServeOptions, serve};
-pub use self::tls::{PeerTls, TlsError};
 pub(crate) use self::tls::TlsState;
+pub use self::tls::{PeerTls, TlsError};
 
 /// The messages, as they are on the wire.
-#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated; documented in proto/peer.proto")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    reason = "generated; documented in proto/peer.proto"
+)]
 pub mod wire {
     tonic::include_proto!("palisade.raft.v1");
 }

@@ -2,7 +2,10 @@
 //!
 //! # Invariants
 //! - `PEER-2` No request is read before the caller's certificate, cluster, epoch and replica id were checked.
-#![allow(clippy::disallowed_methods, reason = "the real network is on this side of the Transport port")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the real network is on this side of the Transport port"
+)]
 
 use std::{
     io,
@@ -180,7 +183,9 @@ pub(crate) fn serve(listener: TcpListener, options: ServeOptions, stop: oneshot:
         .initial_connection_window_size(16 * 1024 * 1024)
         .add_service(tonic::service::interceptor::InterceptedService::new(peer, gate.clone()))
         .add_service(tonic::service::interceptor::InterceptedService::new(store, gate))
-        .serve_with_incoming(tokio_stream::wrappers::ReceiverStream::new(rx).map(Ok::<_, io::Error>));
+        .serve_with_incoming(
+            tokio_stream::wrappers::ReceiverStream::new(rx).map(Ok::<_, io::Error>),
+        );
     rt.spawn(
         "peer-serve",
         Box::pin(async move {
@@ -238,7 +243,9 @@ async fn handshake(tcp: TcpStream, tls: &TlsState) -> Result<PeerIo, String> {
     let stream = TlsAcceptor::from(tls.server()).accept(tcp).await.map_err(|error| {
         let gone = matches!(
             error.kind(),
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+            io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::BrokenPipe
         );
         if gone { String::new() } else { error.to_string() }
     })?;
@@ -326,9 +333,9 @@ impl Peer for Served {
         &self,
         request: Request<Streaming<wire::SnapshotChunk>>,
     ) -> Result<Response<wire::SnapshotReply>, Status> {
-        let chunks = request.into_inner().map(|chunk| {
-            chunk.map_err(|status| PeerError::Failed(status.message().to_owned()))
-        });
+        let chunks = request
+            .into_inner()
+            .map(|chunk| chunk.map_err(|status| PeerError::Failed(status.message().to_owned())));
         one(self.0.snapshot(chunks.boxed())).await
     }
 }

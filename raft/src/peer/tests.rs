@@ -46,7 +46,12 @@ impl Ca {
 }
 
 fn identity(replica: u64) -> Identity {
-    Identity { cluster: "c1".into(), lineage: LINEAGE.into(), epoch: 3, replica: ReplicaId(replica) }
+    Identity {
+        cluster: "c1".into(),
+        lineage: LINEAGE.into(),
+        epoch: 3,
+        replica: ReplicaId(replica),
+    }
 }
 
 /// Answers a read with 42 and knows nothing else.
@@ -61,7 +66,8 @@ impl PeerApi for Stub {
         &self,
         requests: BoxStream<'static, wire::AppendRequest>,
     ) -> Answer<Answers<wire::AppendReply>> {
-        let replies = requests.map(|request| Ok(convert::stopped(format!("{}", request.entries.len()))));
+        let replies =
+            requests.map(|request| Ok(convert::stopped(format!("{}", request.entries.len()))));
         std::future::ready(Ok(replies.boxed())).boxed()
     }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use rustls::{
-    ClientConfig, RootCertStore, ServerConfig, crypto::CryptoProvider, server::WebPkiClientVerifier,
-    version::TLS13,
+    ClientConfig, RootCertStore, ServerConfig, crypto::CryptoProvider,
+    server::WebPkiClientVerifier, version::TLS13,
 };
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer,
