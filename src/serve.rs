@@ -1,6 +1,13 @@
 //! `palisade serve`: one replica of the control plane, put together and run.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::FutureExt;
 use palisade_api::{
@@ -141,6 +148,9 @@ async fn with_replica(
         builder.assemble(settings).map_err(|error| failed("cannot put the modules together", &error))?;
     let context = Context { rt: rt.clone(), store: replica.clone(), ports: Arc::default() };
     start_modules(&registry, &context).await?;
+    // A replica that was part of a cluster before answers local reads without a quorum.
+    let is_current = migrate::is_current(&replica.view(), &registry);
+    let open = Arc::new(AtomicBool::new(is_current.unwrap_or(false)));
     let mut metrics = Metrics::default();
     replica.metrics().register(&mut metrics);
     let api = ApiServer::start(ApiOptions {
@@ -153,6 +163,7 @@ async fn with_replica(
         metrics,
         limits: Limits::default(),
         gateway: GatewayOptions { heartbeat: Duration::from_millis(dir.config.heartbeat_ms.into()) },
+        open: open.clone(),
     })
     .await
     .map_err(|error| failed("cannot serve the API", &error))?;
@@ -170,6 +181,7 @@ async fn with_replica(
         Some(Err(failure)) => Err(failure),
         Some(Ok(())) => {
             tracing::info!(replica = %replica.replica(), "the replica is ready");
+            open.store(true, Ordering::Release);
             let workers = Workers::start(&context, &registry);
             let result = futures::select_biased! {
                 () = stop => Ok(()),

@@ -5,7 +5,7 @@
 //!   transaction reads the ledger row that it writes.
 
 use palisade_contract::{Context, Error, Registry, Result};
-use palisade_state::Table;
+use palisade_state::{Table, View};
 use serde::{Deserialize, Serialize};
 
 /// One applied migration.
@@ -44,4 +44,17 @@ pub async fn run(context: &Context, registry: &Registry) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether every migration is applied in this view.
+///
+/// # Errors
+/// A ledger row cannot be read.
+pub fn is_current(view: &View, registry: &Registry) -> Result<bool> {
+    let mut names =
+        registry.modules().iter().flat_map(|module| module.migrations()).map(|m| m.name);
+    if view.formation().is_none() {
+        return Ok(false);
+    }
+    names.try_fold(true, |all, name| Ok(all && LEDGER.get(view, &name.to_owned())?.is_some()))
 }

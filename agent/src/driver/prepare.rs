@@ -118,6 +118,14 @@ pub(super) fn ports_are_free(ports: &[wire::Port]) -> Result<(), Problem> {
     Ok(())
 }
 
+/// Where commands are looked up: the agent's own PATH, which whoever runs the agent decides.
+fn path() -> String {
+    std::env::var("PATH")
+        .ok()
+        .filter(|path| !path.is_empty())
+        .unwrap_or_else(|| PATH_DEFAULT.to_owned())
+}
+
 fn environment(
     dir: &InstanceDir,
     start: &Start,
@@ -126,7 +134,7 @@ fn environment(
     let spec = &start.spec;
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let mut env = BTreeMap::from([
-        ("PATH".to_owned(), PATH_DEFAULT.to_owned()),
+        ("PATH".to_owned(), path()),
         ("HOME".to_owned(), user.map_or_else(|| text(&dir.work()), |user| user.home.clone())),
         ("TMPDIR".to_owned(), text(&dir.tmp())),
         ("PALISADE_NODE".to_owned(), start.node.clone()),

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -60,6 +60,9 @@ pub struct ApiOptions {
     pub limits: Limits,
     /// The agent gateway's options.
     pub gateway: GatewayOptions,
+    /// Whether the tables are up to date. Until then only health is answered, and everything else
+    /// is `UNAVAILABLE`: a token that is not there yet must not be called wrong.
+    pub open: Arc<AtomicBool>,
 }
 
 /// Why the API does not serve.
@@ -143,6 +146,7 @@ impl ApiServer {
             metrics_registry,
             sessions.clone(),
             stop.clone(),
+            options.open,
         )
         .map_err(ServeError::Setup)?;
         let (listener, local_addr) = bind(&listen).await?;

@@ -1,7 +1,7 @@
 //! What is beside the methods: liveness, readiness, metrics, the OpenAPI document, and the path on
 //! which replicas fetch logs from each other.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use http::{Response, StatusCode, header};
 use palisade_contract::{Code, Error, InstanceId, NodeId, Resource, Result};
@@ -33,7 +33,8 @@ impl Rest {
             Some(Err(error)) => Err(error),
             None => Err(StoreError::NoQuorum { waited_ms: 1000 }),
         };
-        let ready = quorum.is_ok() && !self.stopping.is_raised() && status.fault.is_none();
+        let open = self.open.load(Ordering::Acquire);
+        let ready = open && quorum.is_ok() && !self.stopping.is_raised() && status.fault.is_none();
         let body = json!({
             "ready": ready,
             "quorum": quorum.is_ok(),

@@ -9,7 +9,13 @@ mod health;
 mod request;
 mod routes;
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -46,6 +52,8 @@ pub(crate) struct Rest {
     in_flight: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     stopping: crate::stop::Stop,
+    /// Whether the tables are up to date.
+    open: Arc<AtomicBool>,
 }
 
 /// A refusal, with the status where the code alone does not say it.
@@ -79,6 +87,7 @@ impl Rest {
         metrics: MetricsRegistry,
         sessions: Arc<Sessions>,
         stopping: crate::stop::Stop,
+        open: Arc<AtomicBool>,
     ) -> Result<Self> {
         let document = openapi::of_routes(envelope.routes().map(|route| &**route));
         Ok(Self {
@@ -91,6 +100,7 @@ impl Rest {
             metrics,
             sessions,
             stopping,
+            open,
         })
     }
 
@@ -133,6 +143,14 @@ impl Rest {
             "/healthz" => return Ok(health::alive()),
             "/readyz" => return Ok(self.ready().await),
             _ => {}
+        }
+        if !self.open.load(Ordering::Acquire) {
+            let starting = Error::new(
+                Code::Unavailable,
+                "this replica is starting and has no quorum yet",
+            )
+            .hint("ask another replica, or try again in a second; `/readyz` says when it is ready");
+            return Err(starting.into());
         }
         let permit = self.in_flight.clone().try_acquire_owned().map_err(|_| {
             self.envelope.metrics().refused_busy.inc();

@@ -210,6 +210,7 @@ pub fn api_options(
     let modules: Vec<Arc<dyn Module>> =
         vec![server_module.clone(), Arc::new(widgets::Widgets), Arc::new(nodes::NodesModule)];
     ApiOptions {
+        open: Arc::new(std::sync::atomic::AtomicBool::new(true)),
         listen: "127.0.0.1:0".to_owned(),
         identity: Identity::try_from(&issued).unwrap(),
         authority,
