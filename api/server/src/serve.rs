@@ -146,7 +146,7 @@ impl ApiServer {
             metrics_registry,
             sessions.clone(),
             stop.clone(),
-            options.open,
+            options.open.clone(),
         )
         .map_err(ServeError::Setup)?;
         let (listener, local_addr) = bind(&listen).await?;
@@ -159,6 +159,7 @@ impl ApiServer {
             options: options.gateway,
             client,
             own_address: local_addr.to_string(),
+            open: options.open,
             stopping: stop.clone(),
             context,
         });

@@ -170,3 +170,17 @@ async fn a_shutdown_ends_in_its_grace_although_a_connection_is_idle() {
     assert!(ended.await.is_some());
     assert!(tokio::net::TcpStream::connect(address).await.is_err());
 }
+
+#[tokio::test]
+async fn before_its_tables_are_ready_a_replica_answers_health_alone() {
+    let world = world().await;
+    world.open.store(false, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(world.call("GET", "/healthz").send().await.status, 200);
+    assert_eq!(world.call("GET", "/readyz").send().await.status, 503);
+    let refused = world.api("GET", "/widgets").send().await;
+    assert_eq!((refused.status.as_u16(), refused.code().as_str()), (503, "UNAVAILABLE"));
+    let token = support::nodes::TOKEN;
+    let refused =
+        support::agent::join(&world, token, &support::agent::new_key()).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable, "not a word about the token");
+}

@@ -218,6 +218,7 @@ impl Envelope {
             options.request_id = id::mint(&*self.context.rt, "req");
         }
         let (request_id, name) = (options.request_id.clone(), route.id.clone());
+        let actor = who.principal.name.clone();
         let ended = self.steps(route, input, who, options).await;
         let code = match &ended {
             Ok(_) => "OK",
@@ -227,6 +228,7 @@ impl Envelope {
             }
         };
         self.metrics.count(&name, code);
+        tracing::debug!(request_id, actor, method = name, code, "call");
         ended
     }
 

@@ -5,7 +5,14 @@ mod relay;
 mod session;
 mod sessions;
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{Stream, StreamExt, future::Either};
 use palisade_contract::{Code, Context, Error, NodeId, Result, SessionId, StatusHandler, ports};
@@ -64,10 +71,24 @@ pub(crate) struct Core {
     pub(crate) client: Arc<ClientConfig>,
     /// Where this replica is reached when its membership does not say.
     pub(crate) own_address: String,
+    /// Whether the tables are up to date.
+    pub(crate) open: Arc<AtomicBool>,
     pub(crate) stopping: Stop,
 }
 
 impl Core {
+    /// Refuses to serve before the tables are up to date and once this replica stops: a node that
+    /// is not there yet must not be called unknown.
+    fn check_open(&self) -> Result<(), Status> {
+        if self.stopping.is_raised() {
+            return Err(Status::unavailable("this replica stops"));
+        }
+        if !self.open.load(Ordering::Acquire) {
+            return Err(Status::unavailable("this replica is starting"));
+        }
+        Ok(())
+    }
+
     fn heartbeat_ms(&self) -> u32 {
         u32::try_from(self.options.heartbeat.as_millis()).unwrap_or(u32::MAX)
     }
@@ -266,6 +287,7 @@ impl Service {
 #[tonic::async_trait]
 impl Gateway for Service {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
+        self.0.check_open()?;
         let request = request.into_inner();
         let key = pki::request_key(&request.csr_der).map_err(|error| pki_status(&error))?;
         let wanted = ports::JoinRequest {
@@ -293,6 +315,7 @@ impl Gateway for Service {
         &self,
         request: Request<RenewRequest>,
     ) -> Result<Response<RenewResponse>, Status> {
+        self.0.check_open()?;
         let (node, old_key) = node_peer(&request)?;
         let csr_der = request.into_inner().csr_der;
         let new_key = pki::request_key(&csr_der).map_err(|error| pki_status(&error))?;
@@ -326,9 +349,7 @@ impl Gateway for Service {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let core = &self.0;
         let (node, key) = node_peer(&request)?;
-        if core.stopping.is_raised() {
-            return Err(Status::unavailable("this replica stops"));
-        }
+        core.check_open()?;
         self.admit(&node, &key).await?;
         let (sender, receiver) = mpsc::channel(DOWN_MAX);
         let id = SessionId::mint(&*core.context.rt);

@@ -181,6 +181,7 @@ pub struct World {
     pub authority: Arc<Authority>,
     pub rt: Arc<TestRuntime>,
     pub ports: Arc<Ports>,
+    pub open: Arc<std::sync::atomic::AtomicBool>,
 }
 
 pub struct Options {
@@ -233,9 +234,9 @@ pub async fn world_with(options: Options) -> World {
 
 pub async fn world_of(store: Arc<TestStore>, authority: Arc<Authority>, options: Options) -> World {
     let options = api_options(store.clone(), authority.clone(), options);
-    let ports = options.context.ports.clone();
+    let (ports, open) = (options.context.ports.clone(), options.open.clone());
     let server = ApiServer::start(options).await.unwrap();
-    World { server, store, authority, rt: runtime(), ports }
+    World { server, store, authority, rt: runtime(), ports, open }
 }
 
 pub async fn world() -> World {

@@ -1,0 +1,266 @@
+//! The server's own module: the cluster, the version, events and the audit chain.
+
+mod cluster;
+mod records;
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use palisade_contract::{
+    Catalog, Context, Error, Finding, Method, MethodContext, Module, Nothing, Registry, Resource,
+    Result, Severity, Verb,
+};
+use palisade_state::View;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use self::{
+    cluster::{shards, status},
+    records::{audit, events, time, verify},
+};
+use crate::pki::{Authority, not_after_ms};
+
+const CLUSTER_READ: &str = "compute:cluster:read";
+const SYSTEM_READ: &str = "compute:system:read";
+const EVENTS_READ: &str = "compute:events:read";
+const AUDIT_READ: &str = "compute:audit:read";
+
+const EXPIRY_WARNING_MS: u64 = 60 * 24 * 3600 * 1000;
+
+#[derive(Default)]
+struct Attached {
+    modules: Vec<Weak<dyn Module>>,
+    ca_pem: String,
+    pin: String,
+    ca_not_after_ms: u64,
+}
+
+/// The module `server`.
+pub struct ServerModule {
+    version: String,
+    attached: Arc<OnceLock<Attached>>,
+}
+
+impl ServerModule {
+    /// For a program of this version.
+    #[must_use]
+    pub fn new(version: &str) -> Arc<Self> {
+        Arc::new(Self { version: version.to_owned(), attached: Arc::default() })
+    }
+
+    /// Lets it see the other modules and the CA, once the process is put together.
+    pub(crate) fn attach(&self, registry: &Registry, authority: &Authority) {
+        let modules = registry.modules().iter().map(Arc::downgrade).collect();
+        let attached = Attached {
+            modules,
+            ca_pem: authority.cert_pem().to_owned(),
+            pin: authority.pin(),
+            ca_not_after_ms: not_after_ms(authority.cert_der()).unwrap_or(u64::MAX),
+        };
+        if self.attached.set(attached).is_err() {
+            tracing::warn!("the server module was attached twice");
+        }
+    }
+}
+
+/// What a client needs to trust this cluster.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Trust {
+    lineage: String,
+    cluster: String,
+    /// `sha256/<base64>` of the CA's key.
+    pins: Vec<String>,
+    ca_pem: String,
+}
+
+/// The program that answers.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Version {
+    version: String,
+    replica: u64,
+    entry_format: u32,
+}
+
+/// All findings.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    /// No finding is an error.
+    ok: bool,
+    findings: Vec<Finding>,
+}
+
+fn findings(attached: &Attached, cx: &Context, view: &View) -> Report {
+    let mut findings = vec![];
+    for module in attached.modules.iter().filter_map(Weak::upgrade) {
+        match module.self_check(cx, view) {
+            Ok(found) => findings.extend(found),
+            Err(error) => findings.push(Finding {
+                check: format!("module.{}", module.name()),
+                severity: Severity::Error,
+                message: format!("the module's self-check failed: {error}"),
+                fix: "look at the replica's log; what the module holds may be damaged".to_owned(),
+                count: None,
+            }),
+        }
+    }
+    findings.sort_by(|a, b| (a.severity, &a.check).cmp(&(b.severity, &b.check)));
+    let ok = findings.iter().all(|finding| finding.severity != Severity::Error);
+    Report { ok, findings }
+}
+
+impl Module for ServerModule {
+    fn name(&self) -> &'static str {
+        "server"
+    }
+
+    fn catalog(&self) -> Catalog {
+        Catalog {
+            actions: vec![CLUSTER_READ, SYSTEM_READ, EVENTS_READ, AUDIT_READ],
+            resource_types: vec!["cluster", "system", "event", "audit"],
+        }
+    }
+
+    fn methods(&self) -> Vec<Method> {
+        let mut methods = self.cluster_methods();
+        methods.extend(self.system_methods());
+        methods.extend([
+            Method::query("events", "list", EVENTS_READ, events)
+                .summary("Events in commit order.")
+                .rest(Verb::Get, "/events")
+                .list()
+                .on(|_| Resource::cluster("event", "")),
+            Method::query("audit", "list", AUDIT_READ, audit)
+                .summary("Records of the audit chain in order.")
+                .rest(Verb::Get, "/audit")
+                .list()
+                .on(|_| Resource::cluster("audit", "")),
+            Method::query("audit", "verify", AUDIT_READ, verify)
+                .summary("Checks the audit chain as far as this replica keeps it.")
+                .rest(Verb::Get, "/audit/verify")
+                .on(|_| Resource::cluster("audit", "")),
+        ]);
+        methods
+    }
+
+    fn self_check(&self, cx: &Context, view: &View) -> Result<Vec<Finding>> {
+        let mut found = vec![];
+        let status = cx.store.status();
+        let finding = |check: &str, severity, message: String, fix: &str| Finding {
+            check: check.to_owned(),
+            severity,
+            message,
+            fix: fix.to_owned(),
+            count: None,
+        };
+        if let Some(fault) = status.fault {
+            let message = format!("replica {} does not serve: {fault}", status.replica);
+            found.push(finding(
+                "cluster.fault",
+                Severity::Error,
+                message,
+                "look at its log, mend the cause and restart it",
+            ));
+        }
+        if let Err(broken) = view.verify_audit() {
+            let fix = "compare with an exported chain; do not trust records from there on";
+            found.push(finding("audit.broken", Severity::Error, broken.to_string(), fix));
+        }
+        let silent = status.members.iter().filter(|m| m.last_ack_ms.is_some_and(|ms| ms > 10_000));
+        for member in silent {
+            let message = format!("replica {} ({}) does not answer", member.id, member.peer_addr);
+            found.push(finding(
+                "cluster.member-silent",
+                Severity::Warning,
+                message,
+                "start it, or mend the network between the replicas",
+            ));
+        }
+        let expires = self.attached.get().map_or(u64::MAX, |attached| attached.ca_not_after_ms);
+        if expires.saturating_sub(view.clock().wall_ms) < EXPIRY_WARNING_MS {
+            let message = format!("the cluster's CA expires at {}", time(expires));
+            found.push(finding(
+                "pki.ca-expires",
+                Severity::Warning,
+                message,
+                "replace the cluster's CA before that",
+            ));
+        }
+        Ok(found)
+    }
+}
+
+impl ServerModule {
+    fn cluster_methods(&self) -> Vec<Method> {
+        let attached = self.attached.clone();
+        vec![
+            Method::query(
+                "cluster",
+                "status",
+                CLUSTER_READ,
+                |cx: &MethodContext, _, _: Nothing| Ok(status(cx.context.store.status())),
+            )
+            .summary("The members, the leader and how far each is.")
+            .rest(Verb::Get, "/cluster")
+            .on(|_| Resource::cluster("cluster", "")),
+            Method::query("cluster", "shards", CLUSTER_READ, |_, view: &View, _: Nothing| {
+                Ok(shards(view))
+            })
+            .summary("Which replica owns how many shards in each role.")
+            .rest(Verb::Get, "/cluster/shards")
+            .on(|_| Resource::cluster("cluster", "")),
+            Method::query(
+                "cluster",
+                "trust",
+                CLUSTER_READ,
+                move |cx: &MethodContext, _, _: Nothing| {
+                    let status = cx.context.store.status();
+                    let attached = attached.get().ok_or_else(|| Error::internal("not attached"))?;
+                    Ok(Trust {
+                        lineage: status.lineage,
+                        cluster: status.cluster,
+                        pins: vec![attached.pin.clone()],
+                        ca_pem: attached.ca_pem.clone(),
+                    })
+                },
+            )
+            .summary("What a client needs to trust this cluster.")
+            .rest(Verb::Get, "/cluster/trust")
+            .on(|_| Resource::cluster("cluster", "")),
+        ]
+    }
+
+    fn system_methods(&self) -> Vec<Method> {
+        let (version, attached) = (self.version.clone(), self.attached.clone());
+        vec![
+            Method::query(
+                "system",
+                "version",
+                SYSTEM_READ,
+                move |cx: &MethodContext, _, _: Nothing| {
+                    Ok(Version {
+                        version: version.clone(),
+                        replica: cx.context.store.replica().0,
+                        entry_format: palisade_state::command::FORMAT,
+                    })
+                },
+            )
+            .summary("The program that answers.")
+            .rest(Verb::Get, "/version")
+            .on(|_| Resource::cluster("system", "")),
+            Method::query(
+                "system",
+                "selfCheck",
+                SYSTEM_READ,
+                move |cx: &MethodContext, view: &View, _: Nothing| {
+                    let attached = attached.get().ok_or_else(|| Error::internal("not attached"))?;
+                    Ok(findings(attached, &cx.context, view))
+                },
+            )
+            .summary("What all modules find that an operator could mend.")
+            .rest(Verb::Get, "/self-check")
+            .on(|_| Resource::cluster("system", "")),
+        ]
+    }
+}
