@@ -122,6 +122,8 @@ pub struct HostFacts {
     pub address: String,
     /// Isolation features: `enforced`, or why not.
     pub isolation: BTreeMap<String, String>,
+    /// Labels from the agent's configuration.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A block device.

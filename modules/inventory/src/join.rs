@@ -5,8 +5,6 @@
 //!   writes it, so of two that redeem the last use at once the kernel applies one; the other is
 //!   built again and finds the token used.
 
-use std::collections::BTreeMap;
-
 use palisade_contract::{
     Code, Context, Error, NodeId, Problems, Result,
     id::{NAME_RULE, is_name},
@@ -98,7 +96,7 @@ fn redeem(cx: &Context, tx: &mut Tx, mut token: TokenRow, request: &JoinRequest)
         name,
         pool: token.pool.clone(),
         tenant: token.tenant.clone(),
-        labels: BTreeMap::new(),
+        labels: request.facts.labels.clone(),
         phase: NodePhase::Joining,
         schedulable: true,
         session: None,

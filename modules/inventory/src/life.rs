@@ -63,6 +63,7 @@ pub(crate) fn session_opened(
     after.node.phase = NodePhase::Ready;
     agent_version.clone_into(&mut after.node.agent_version);
     facts.clone_into(&mut after.node.facts);
+    facts.labels.clone_into(&mut after.node.labels);
     store(tx, &before, &after)?;
     wake_for_facts(tx, &before.node, &after.node)?;
     if before.node.phase != NodePhase::Ready {
@@ -126,6 +127,7 @@ pub(crate) fn facts_changed(tx: &mut Tx, id: &NodeId, facts: &HostFacts) -> Resu
     let Some(before) = live_node(tx, id)? else { return Ok(()) };
     let mut after = before.clone();
     facts.clone_into(&mut after.node.facts);
+    facts.labels.clone_into(&mut after.node.labels);
     store(tx, &before, &after)?;
     wake_for_facts(tx, &before.node, &after.node)
 }

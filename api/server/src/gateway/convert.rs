@@ -60,6 +60,7 @@ pub fn facts_from_wire(inventory: wire::Inventory) -> HostFacts {
         port_last: port_from(inventory.port_last),
         address: inventory.address,
         isolation: inventory.isolation.into_iter().collect(),
+        labels: inventory.labels.into_iter().collect(),
     }
 }
 
@@ -411,12 +412,13 @@ mod tests {
             isolation: [("cpu".to_owned(), "enforced".to_owned())].into_iter().collect(),
             offered_cpu_milli: 7,
             offered_memory_bytes: 8,
-            ..wire::Inventory::default()
+            labels: [("disk".to_owned(), "ssd".to_owned())].into_iter().collect(),
         };
         let facts = facts_from_wire(inventory);
+        use serde_json::json;
         let text = serde_json::to_value(&facts).unwrap();
         for (name, value) in text.as_object().unwrap() {
-            let empty = value.as_str() == Some("") || value.as_u64() == Some(0);
+            let empty = [json!(""), json!(0), json!({}), json!([])].contains(value);
             assert!(!empty || name == "portLast", "{name} was lost");
         }
         assert_eq!(facts.port_last, 0, "a port that is none is not cut down to one");
