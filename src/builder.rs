@@ -72,7 +72,8 @@ impl Builder {
     pub fn assemble(&self, settings: Settings) -> Result<Assembled> {
         let not_a_plugin = self.plugins.iter().find(|plugin| plugin.plugin().is_none());
         if let Some(module) = not_a_plugin {
-            let detail = format!("module {}: was added as a plugin and has no plugin id", module.name());
+            let detail =
+                format!("module {}: was added as a plugin and has no plugin id", module.name());
             return Err(Error::new(Code::InvalidConfig, detail));
         }
         let server = ServerModule::new(env!("CARGO_PKG_VERSION"));
@@ -90,5 +91,43 @@ impl Builder {
         let registry = Registry::new(modules)?;
         controllers.bind(&registry);
         Ok(Assembled { registry, server })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assembled(builder: &Builder) -> Result<Assembled> {
+        builder.assemble(Settings { bootstrap: None, node_lost: Duration::from_secs(30) })
+    }
+
+    #[test]
+    fn the_openapi_document_is_the_committed_one() {
+        let assembled = assembled(&Builder::new()).unwrap();
+        let document = palisade_api::openapi::document(&assembled.registry);
+        let text = serde_json::to_string_pretty(&document).unwrap() + "\n";
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/api/server/openapi.json");
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(path, &text).unwrap();
+        }
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            committed == text,
+            "api/server/openapi.json has drifted: look at the difference, then run this test with UPDATE_GOLDEN=1"
+        );
+    }
+
+    #[test]
+    fn a_module_without_an_id_is_no_plugin() {
+        let error = assembled(&Builder::new().plugin(CapacityModule)).err().unwrap();
+        assert_eq!(error.code, Code::InvalidConfig);
+        assert!(error.detail.contains("capacity"), "{error}");
+    }
+
+    #[test]
+    fn a_module_that_is_there_twice_is_refused() {
+        let error = assembled(&Builder::new().module(CapacityModule)).err().unwrap();
+        assert!(error.detail.contains("registered twice"), "{error}");
     }
 }
