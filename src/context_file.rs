@@ -121,7 +121,9 @@ pub enum ContextError {
     #[error("the cluster's CA is not known, so its replicas cannot be recognised")]
     NoCa,
     /// There is no folder for the file.
-    #[error("neither {FILE_VARIABLE}, XDG_CONFIG_HOME nor HOME is set, so there is no place for contexts")]
+    #[error(
+        "neither {FILE_VARIABLE}, XDG_CONFIG_HOME nor HOME is set, so there is no place for contexts"
+    )]
     NoPlace,
     /// An address cannot be.
     #[error(transparent)]
@@ -257,8 +259,7 @@ impl Contexts {
 /// # Errors
 /// It is there already, or the disk refuses.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file =
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
@@ -280,11 +281,9 @@ impl Overrides {
         let context = self.context()?;
         let addresses = match (&self.addr, &context) {
             (Some(list), _) => Address::parse_list(list)?,
-            (None, Some(context)) => context
-                .addrs
-                .iter()
-                .map(|addr| Address::parse(addr))
-                .collect::<Result<_, _>>()?,
+            (None, Some(context)) => {
+                context.addrs.iter().map(|addr| Address::parse(addr)).collect::<Result<_, _>>()?
+            }
             (None, None) => return Err(ContextError::NoneChosen { path: self.path()? }),
         };
         let read = |path: &Path| {
@@ -390,7 +389,7 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let failure = Failure::from(Contexts::load(&path).unwrap_err());
         assert!(failure.detail.contains("0640"), "{failure}");
-        assert_eq!(failure.hint, Some(format!("run: chmod 600 {}", path.display())));
+        assert_eq!(failure.hint.as_deref(), Some(&*format!("run: chmod 600 {}", path.display())));
     }
 
     #[test]
@@ -416,8 +415,7 @@ mod tests {
     #[test]
     fn without_a_file_the_way_out_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let overrides =
-            Overrides { file: Some(dir.path().join("none")), ..Overrides::default() };
+        let overrides = Overrides { file: Some(dir.path().join("none")), ..Overrides::default() };
         let failure = Failure::from(overrides.resolve().unwrap_err());
         assert!(failure.hint.unwrap().contains("palisade dev"));
     }

@@ -109,7 +109,11 @@ impl NewReplica {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no replica: write ID=HOST:PEERPORT,APIPORT, such as 1=10.0.0.1:7411,7401");
+        let wrong = || {
+            format!(
+                "{text:?} is no replica: write ID=HOST:PEERPORT,APIPORT, such as 1=10.0.0.1:7411,7401"
+            )
+        };
         let (id, rest) = text.split_once('=').ok_or_else(wrong)?;
         let (peer, api) = rest.split_once(',').ok_or_else(wrong)?;
         let (host, peer_port) = peer.rsplit_once(':').ok_or_else(wrong)?;
@@ -216,8 +220,7 @@ fn write_dir(dir: &Path, files: &[(&str, String, u32)]) -> Result<(), InitError>
         }
         for (name, text, mode) in files {
             let mut options = fs::OpenOptions::new();
-            let mut file =
-                options.write(true).create_new(true).mode(*mode).open(dir.join(name))?;
+            let mut file = options.write(true).create_new(true).mode(*mode).open(dir.join(name))?;
             file.write_all(text.as_bytes())?;
         }
         Ok(())
@@ -227,7 +230,7 @@ fn write_dir(dir: &Path, files: &[(&str, String, u32)]) -> Result<(), InitError>
 
 fn check(replicas: &[NewReplica]) -> Result<(), InitError> {
     let invalid = |reason: String| Err(InitError::Invalid(reason));
-    if replicas.len() % 2 == 0 {
+    if replicas.len().is_multiple_of(2) {
         return invalid(format!(
             "{} replicas cannot outvote each other better than {}: give 1, 3 or 5",
             replicas.len(),

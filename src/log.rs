@@ -10,8 +10,8 @@ const FILTER_DEFAULT: &str = "info,openraft=warn";
 
 /// Begins to log; a second time is no harm. `PALISADE_LOG_FORMAT=json` makes each line an object.
 pub fn start() {
-    let filter = EnvFilter::try_from_env(FILTER_VARIABLE)
-        .unwrap_or_else(|_| EnvFilter::new(FILTER_DEFAULT));
+    let filter =
+        EnvFilter::try_from_env(FILTER_VARIABLE).unwrap_or_else(|_| EnvFilter::new(FILTER_DEFAULT));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -110,7 +110,9 @@ impl Create {
                 Ok(())
             }
             (Format::Table | Format::Wide, None) => {
-                output::say("this is shown once; use it as PALISADE_TOKEN or with --api-token-file:");
+                output::say(
+                    "this is shown once; use it as PALISADE_TOKEN or with --api-token-file:",
+                );
                 output::data(format!("{token}\n").as_bytes())
             }
             (Format::Name, _) => output::print_one::<ApiTokens>(Format::Name, &record),

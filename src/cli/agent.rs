@@ -162,7 +162,8 @@ impl Agent {
 impl Join {
     fn run(self, global: &Global) -> Outcome {
         crate::log::start();
-        let failed = |error: &(dyn std::error::Error + 'static)| Failure::new(Exit::Error, chain(error));
+        let failed =
+            |error: &(dyn std::error::Error + 'static)| Failure::new(Exit::Error, chain(error));
         let mut config = Config::load(&self.place.data_dir).map_err(|error| failed(&error))?;
         config.servers = self.servers;
         self.settings.apply(&mut config);
@@ -177,7 +178,8 @@ impl Join {
             .block_on(join::join(&TokioRuntime::shared(), options))
             .map_err(|error| Failure { exit: exit_of(&error), ..failed(&error) })?;
         if matches!(global.output, Format::Json | Format::Yaml) {
-            let value = json!({"id": joined.node_id, "name": joined.node_name, "already": joined.already});
+            let value =
+                json!({"id": joined.node_id, "name": joined.node_name, "already": joined.already});
             return output::data(output::render_value(global.output, &value)?.as_bytes());
         }
         let word = if joined.already { "has joined before" } else { "joined" };
@@ -201,14 +203,10 @@ impl Run {
     fn run(self) -> Outcome {
         crate::log::start();
         let data_dir = self.place.data_dir;
-        let mut config = Config::load(&data_dir)
-            .map_err(|error| Failure::usage(chain(&error)))?;
+        let mut config = Config::load(&data_dir).map_err(|error| Failure::usage(chain(&error)))?;
         self.settings.apply(&mut config);
-        let options = RunOptions {
-            config,
-            shim: ShimCommand::current(),
-            agent_version: VERSION.to_owned(),
-        };
+        let options =
+            RunOptions { config, shim: ShimCommand::current(), agent_version: VERSION.to_owned() };
         let runtime = super::large_runtime()?;
         let result = runtime.block_on(async {
             let stop = edge::stop(self.stop_with_stdin);

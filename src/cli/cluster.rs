@@ -35,12 +35,10 @@ impl Cluster {
         let client = session.client()?;
         match self.verb {
             Verb::Status { local } => {
-                let mut status = status(&client, local).await?;
+                let mut status = best_status(&client, local).await?;
                 let shards = shards(&client, local).await?;
                 match session.format() {
-                    Format::Table | Format::Wide => {
-                        output::data(page(&status, &shards).as_bytes())
-                    }
+                    Format::Table | Format::Wide => output::data(page(&status, &shards).as_bytes()),
                     Format::Name => {
                         output::data(format!("cluster/{}\n", cell(&status, "/cluster")).as_bytes())
                     }
@@ -69,9 +67,36 @@ fn read(path: &str, local: bool) -> Call {
     if local { call.local() } else { call }
 }
 
-/// `cluster.status`.
+/// `cluster.status`, as whichever replica answers knows it; with its revision.
 pub(crate) async fn status(client: &Client, local: bool) -> Outcome<Value> {
-    Ok(client.call(read("/cluster", local)).await?.body)
+    let answer = client.call(read("/cluster", local)).await?;
+    let mut status = answer.body;
+    if let (Value::Object(status), Some(revision)) = (&mut status, answer.revision) {
+        status.entry("revision").or_insert(revision.into());
+    }
+    Ok(status)
+}
+
+/// `cluster.status` as the leader knows it: it alone knows how far the others are behind. As
+/// another knows it when the leader cannot be asked.
+async fn best_status(client: &Client, local: bool) -> Outcome<Value> {
+    let first = status(client, local).await?;
+    let leader = leader(&first);
+    if local || leader.is_none() || leader == first.get("replica").and_then(Value::as_u64) {
+        return Ok(first);
+    }
+    let place = members(&first)
+        .iter()
+        .find(|member| Some(number(member, "/id")) == leader)
+        .and_then(|member| text(member, "/apiAddr"));
+    if !place.is_some_and(|place| client.prefer(place)) {
+        return Ok(first);
+    }
+    Ok(status(client, local).await.unwrap_or(first))
+}
+
+fn members(status: &Value) -> &[Value] {
+    status.get("members").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 async fn shards(client: &Client, local: bool) -> Outcome<Value> {
@@ -98,53 +123,47 @@ fn page(status: &Value, shards: &Value) -> String {
         page.push_str(&format!("{label:<12} {value}\n"));
     }
     page.push('\n');
-    page.push_str(&members(status, &owned(shards)).render());
+    page.push_str(&member_table(status, &owned(shards)).render());
     page
 }
 
-fn members(status: &Value, owned: &Owned) -> Table {
-    let mut header = vec!["REPLICA", "STATE", "LAST INDEX", "LAG", "API", "PEER"];
-    // A table's header lives as long as the program; roles are few and known.
-    let roles: Vec<&str> = owned.roles.iter().map(String::as_str).collect();
-    let one = roles.len() <= 1;
-    header.push(if one { "SHARDS" } else { "SHARDS BY ROLE" });
-    let mut table = Table::new(&header);
-    let empty = vec![];
-    for member in status.get("members").and_then(Value::as_array).unwrap_or(&empty) {
+/// So long may a follower say nothing to the leader before it counts as away.
+const SILENT_MS: u64 = 2_000;
+
+fn member_table(status: &Value, owned: &Owned) -> Table {
+    let mut table = Table::new(&["REPLICA", "STATE", "LAST INDEX", "LAG", "API", "PEER", "SHARDS"]);
+    for member in members(status) {
         let id = number(member, "/id");
-        let count = |role: &&str| owned.counts.get(&(id, (*role).to_owned())).copied().unwrap_or(0);
-        let shards = match roles.as_slice() {
-            [] => "0".to_owned(),
-            [role] => count(role).to_string(),
-            roles => roles
-                .iter()
-                .map(|role| format!("{role} {}", count(role)))
-                .collect::<Vec<_>>()
-                .join(", "),
+        let is_leader = leader(status) == Some(id);
+        let (index, lag) = if is_leader {
+            (cell(status, "/lastIndex"), "0".to_owned())
+        } else {
+            (cell(member, "/matchedIndex"), cell(member, "/lag"))
         };
         table.row(vec![
             id.to_string(),
-            state(member, leader(status)),
-            cell(member, "/lastIndex"),
-            cell(member, "/lag"),
+            state(member, is_leader),
+            index,
+            lag,
             cell(member, "/apiAddr"),
             cell(member, "/peerAddr"),
-            shards,
+            owned.of(id),
         ]);
     }
     table
 }
 
-fn state(member: &Value, leader: Option<u64>) -> String {
-    let role = match text(member, "/state").or_else(|| text(member, "/role")) {
-        Some(state) => state.to_owned(),
-        None if leader == Some(number(member, "/id")) => "leader".to_owned(),
-        None if member.get("voter").and_then(Value::as_bool) == Some(false) => "learner".to_owned(),
-        None => "follower".to_owned(),
+fn state(member: &Value, is_leader: bool) -> String {
+    let role = match member.get("voter").and_then(Value::as_bool) {
+        _ if is_leader => "leader",
+        Some(false) => "learner",
+        _ => "follower",
     };
-    match member.get("reachable").and_then(Value::as_bool) {
-        Some(false) => format!("{role}, unreachable"),
-        _ => role,
+    match member.get("lastAckMs").and_then(Value::as_u64) {
+        Some(silent) if !is_leader && silent > SILENT_MS => {
+            format!("{role}, away {} s", silent / 1000)
+        }
+        _ => role.to_owned(),
     }
 }
 
@@ -155,48 +174,31 @@ struct Owned {
     counts: BTreeMap<(u64, String), u64>,
 }
 
-/// Reads `{"roles": [{"role": …, "owners": [{"replica": 1, "shards": 86}, …]}, …]}`, or the same
-/// as objects keyed by role and replica.
+/// Reads `{"owners": [{"role": …, "owner": "1", "shards": 86}, …]}`.
 fn owned(shards: &Value) -> Owned {
     let mut owned = Owned::default();
-    match shards.get("roles") {
-        Some(Value::Array(roles)) => {
-            for entry in roles {
-                owned.add(&cell(entry, "/role"), entry.get("owners").unwrap_or(&Value::Null));
-            }
-        }
-        Some(Value::Object(roles)) => {
-            for (role, owners) in roles {
-                owned.add(role, owners.get("owners").unwrap_or(owners));
-            }
-        }
-        _ => {}
+    let owners = shards.get("owners").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for entry in owners {
+        let role = cell(entry, "/role");
+        let owner = text(entry, "/owner").and_then(|owner| owner.parse().ok()).unwrap_or(0);
+        owned.roles.insert(role.clone());
+        *owned.counts.entry((owner, role)).or_default() += number(entry, "/shards");
     }
     owned
 }
 
 impl Owned {
-    fn add(&mut self, role: &str, owners: &Value) {
-        self.roles.insert(role.to_owned());
-        match owners {
-            Value::Array(owners) => {
-                for owner in owners {
-                    self.count(number(owner, "/replica"), role, number(owner, "/shards"));
-                }
-            }
-            Value::Object(owners) => {
-                for (replica, count) in owners {
-                    if let Ok(replica) = replica.parse() {
-                        self.count(replica, role, count.as_u64().unwrap_or(0));
-                    }
-                }
-            }
-            _ => {}
+    /// What a replica owns, in one cell.
+    fn of(&self, replica: u64) -> String {
+        if self.roles.is_empty() {
+            return "0".to_owned();
         }
-    }
-
-    fn count(&mut self, replica: u64, role: &str, shards: u64) {
-        self.counts.insert((replica, role.to_owned()), shards);
+        let count = |role: &String| self.counts.get(&(replica, role.clone())).copied().unwrap_or(0);
+        self.roles
+            .iter()
+            .map(|role| format!("{role} {}", count(role)))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
@@ -207,18 +209,21 @@ mod tests {
     use super::*;
 
     fn status_sample() -> Value {
-        let member = |id: u64, lag: u64| {
-            json!({"id": id, "lastIndex": 42 - lag, "lag": lag, "reachable": id != 3,
+        let member = |id: u64, lag: Option<u64>| {
+            json!({"id": id, "matchedIndex": lag.map(|lag| 42 - lag), "lag": lag, "voter": true,
+                "leader": id == 2, "lastAckMs": if id == 3 { 9_000 } else { 12 },
                 "apiAddr": format!("127.0.0.1:740{id}"), "peerAddr": format!("127.0.0.1:741{id}")})
         };
         json!({"cluster": "cl_1", "lineage": "ln_1", "leader": 2, "term": 3, "lastIndex": 42,
-            "revision": 40, "replica": 1, "members": [member(1, 0), member(2, 0), member(3, 7)]})
+            "revision": 40, "replica": 2,
+            "members": [member(1, Some(0)), member(2, None), member(3, Some(7))]})
     }
 
     #[test]
     fn the_status_is_a_page() {
-        let shards = json!({"roles": [{"role": "scheduler", "owners": [
-            {"replica": 1, "shards": 86}, {"replica": 2, "shards": 85}, {"replica": 3, "shards": 85}]}]});
+        let owner = |role: &str, owner: &str, shards: u64| json!({"role": role, "owner": owner, "shards": shards});
+        let shards = json!({"total": 256, "owners": [owner("scheduler", "1", 86), owner("scheduler", "2", 170),
+            owner("controllers", "1", 128), owner("controllers", "2", 128)]});
         insta::assert_snapshot!(page(&status_sample(), &shards), @r"
         Cluster      cl_1
         Lineage      ln_1
@@ -226,21 +231,12 @@ mod tests {
         Term         3
         Last index   42
         Revision     40
-        Answered by  replica 1
+        Answered by  replica 2
 
-        REPLICA  STATE                  LAST INDEX  LAG  API             PEER            SHARDS
-        1        follower               42          0    127.0.0.1:7401  127.0.0.1:7411  86
-        2        leader                 42          0    127.0.0.1:7402  127.0.0.1:7412  85
-        3        follower, unreachable  35          7    127.0.0.1:7403  127.0.0.1:7413  85
+        REPLICA  STATE               LAST INDEX  LAG  API             PEER            SHARDS
+        1        follower            42          0    127.0.0.1:7401  127.0.0.1:7411  controllers 128, scheduler 86
+        2        leader              42          0    127.0.0.1:7402  127.0.0.1:7412  controllers 128, scheduler 170
+        3        follower, away 9 s  35          7    127.0.0.1:7403  127.0.0.1:7413  controllers 0, scheduler 0
         ");
-    }
-
-    #[test]
-    fn several_roles_are_counted_apart() {
-        let shards = json!({"roles": {"scheduler": {"1": 86}, "controllers": {"2": 256}}});
-        let owned = owned(&shards);
-        assert_eq!(owned.roles.len(), 2);
-        assert_eq!(owned.counts[&(2, "controllers".to_owned())], 256);
-        assert!(page(&status_sample(), &shards).contains("controllers 256, scheduler 0"));
     }
 }

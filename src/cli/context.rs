@@ -79,9 +79,7 @@ impl Context {
 
 fn say_done(global: &Global, name: &str, done: &str) -> Outcome {
     match global.output {
-        Format::Table | Format::Wide => {
-            output::data(format!("context/{name} {done}\n").as_bytes())
-        }
+        Format::Table | Format::Wide => output::data(format!("context/{name} {done}\n").as_bytes()),
         format => output::print_one::<Stores>(format, &json!({ "name": name })),
     }
 }

@@ -10,7 +10,7 @@ use crate::{
         self, Killed, Layout, Status, StopOptions, Stopped, UpOptions, detach, kill_leader, status,
         supervise,
     },
-    output::{self, Exit, Failure, Format, Outcome, Table},
+    output::{self, Exit, Failure, Format, Outcome, Table, human},
 };
 
 const DIR: &str = ".palisade-dev";
@@ -92,10 +92,13 @@ async fn run(verb: Verb, global: &Global) -> Outcome {
             if up.detach { detach(options).await } else { supervise(options, up.supervise).await }
         }
         Verb::Stop { place, keep_instances } => {
-            let stopped = dev::stop(&Layout::new(&place.dir), StopOptions { keep_instances }).await?;
+            let stopped =
+                dev::stop(&Layout::new(&place.dir), StopOptions { keep_instances }).await?;
             output::say(match stopped {
                 Stopped::Supervisor(pid) => format!("stopped (process {pid})"),
-                Stopped::Orphans(count) => format!("stopped {count} processes that were left behind"),
+                Stopped::Orphans(count) => {
+                    format!("stopped {} left behind", human::count(count, "process", "processes"))
+                }
                 Stopped::Nothing => "nothing runs there".to_owned(),
             });
             Ok(())
@@ -130,8 +133,7 @@ fn print_killed(format: Format, killed: &Killed) -> Outcome {
 }
 
 fn encode<T: serde::Serialize>(value: &T) -> Outcome<serde_json::Value> {
-    serde_json::to_value(value)
-        .map_err(|error| Failure::caused("cannot encode the answer", &error))
+    serde_json::to_value(value).map_err(|error| Failure::caused("cannot encode the answer", &error))
 }
 
 fn print_status(format: Format, status: &Status) -> Outcome {
@@ -156,7 +158,9 @@ fn print_status(format: Format, status: &Status) -> Outcome {
         }
     }
     if status.phase == "stopped" {
-        return Err(Failure::new(Exit::Unavailable, "it does not run").hint("start it with `palisade dev`"));
+        return Err(
+            Failure::new(Exit::Unavailable, "it does not run").hint("start it with `palisade dev`")
+        );
     }
     Ok(())
 }

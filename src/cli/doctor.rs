@@ -50,10 +50,17 @@ async fn replica(client: &Client, address: &Address) -> Value {
         Ok((status, body)) => {
             let detail = serde_json::from_str::<Value>(&body)
                 .ok()
-                .and_then(|body| text(&body, "/detail").map(str::to_owned))
+                .and_then(|body| {
+                    text(&body, "/reason").or_else(|| text(&body, "/detail")).map(str::to_owned)
+                })
                 .unwrap_or_else(|| body.chars().take(200).collect());
             let message = format!("answers but is not ready (HTTP {status}): {}", detail.trim());
-            finding(&check, "warning", &message, "most replicas must run and reach each other; its log says more")
+            finding(
+                &check,
+                "warning",
+                &message,
+                "most replicas must run and reach each other; its log says more",
+            )
         }
         Err(error @ ClientError::Untrusted { .. }) => finding(
             &check,
@@ -67,18 +74,20 @@ async fn replica(client: &Client, address: &Address) -> Value {
 
 /// What the cluster finds itself.
 async fn cluster(client: &Client) -> Vec<Value> {
-    let call = Call::post(format!("{BASE}/system/selfCheck")).json(json!({}));
+    let call = Call::get(format!("{BASE}/self-check"));
     match client.call(call).await {
-        Ok(answer) => {
-            let found = answer.body.get("findings").or_else(|| answer.body.get("items"));
-            match found.unwrap_or(&answer.body) {
-                Value::Array(findings) if findings.is_empty() => {
-                    vec![finding("cluster", "ok", "finds nothing wrong with itself", "")]
-                }
-                Value::Array(findings) => findings.clone(),
-                _ => vec![finding("cluster", "warning", "answered its self-check with something unknown", "")],
+        Ok(answer) => match answer.body.get("findings") {
+            Some(Value::Array(findings)) if findings.is_empty() => {
+                vec![finding("cluster", "ok", "finds nothing wrong with itself", "")]
             }
-        }
+            Some(Value::Array(findings)) => findings.clone(),
+            _ => vec![finding(
+                "cluster",
+                "warning",
+                "answered its self-check with something unknown",
+                "",
+            )],
+        },
         Err(error) => {
             let failure = Failure::from(error);
             let hint = failure.hint.as_deref().unwrap_or("");

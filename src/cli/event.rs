@@ -41,22 +41,20 @@ enum AuditVerb {
 
 #[derive(Debug, clap::Args)]
 struct Window {
-    /// Begin at this sequence number
+    /// Begin at this sequence number [default: the newest]
     #[arg(long, value_name = "SEQ")]
     from: Option<u64>,
-    /// Show only so many of the last
-    #[arg(long, value_name = "COUNT")]
-    last: Option<usize>,
+    /// Show so many of the newest
+    #[arg(long, value_name = "COUNT", conflicts_with = "from")]
+    last: Option<u64>,
 }
 
 impl Window {
     async fn read(&self, session: &Session, what: &str) -> Outcome<Vec<Value>> {
-        let call = Call::get(format!("{BASE}/{what}")).query_some("from", self.from);
-        let mut records = session.client()?.list(call).await?;
-        if let Some(last) = self.last {
-            records.drain(..records.len().saturating_sub(last));
-        }
-        Ok(records)
+        let call = Call::get(format!("{BASE}/{what}"))
+            .query_some("from", self.from)
+            .query_some("limit", self.last);
+        Ok(session.client()?.list(call).await?)
     }
 }
 
@@ -81,7 +79,7 @@ impl Audit {
 }
 
 async fn verify(session: &Session) -> Outcome {
-    let window = Window { from: None, last: None };
+    let window = Window { from: Some(1), last: None };
     let records = window.read(session, "audit").await?;
     let checked = check_chain(&records)?;
     match session.format() {
@@ -111,10 +109,7 @@ fn check_chain(records: &[Value]) -> Outcome<Value> {
         };
         if let Some(before) = before {
             if number(before, "/seq") + 1 != seq {
-                return Err(broken(&format!(
-                    "it follows record {}",
-                    number(before, "/seq")
-                )));
+                return Err(broken(&format!("it follows record {}", number(before, "/seq"))));
             }
             if text(before, "/hash") != text(record, "/prevHash") {
                 return Err(broken("it does not name the hash of the record before"));
@@ -141,16 +136,16 @@ impl View for Events {
     const KIND: &'static str = "event";
 
     fn table(events: &[Value], wide: bool) -> Table {
-        let mut header = vec!["SEQ", "TIME", "TYPE", "SUBJECT"];
+        let mut header = vec!["SEQ", "TIME", "KIND", "SUBJECT"];
         if wide {
             header.extend(["TENANT", "DATA"]);
         }
         let mut table = Table::new(&header);
         for event in events {
             let mut row = vec![
-                seq(event),
-                cell(event, "/time"),
-                cell(event, "/type"),
+                cell(event, "/seq"),
+                cell(event, "/at"),
+                cell(event, "/kind"),
                 cell(event, "/subject"),
             ];
             if wide {
@@ -162,15 +157,7 @@ impl View for Events {
     }
 
     fn name(event: &Value) -> &str {
-        text(event, "/id").unwrap_or("-")
-    }
-}
-
-fn seq(record: &Value) -> String {
-    match record.get("seq").or_else(|| record.get("sequence")) {
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-        None => cell(record, "/id"),
+        text(event, "/kind").unwrap_or("-")
     }
 }
 
@@ -187,7 +174,7 @@ impl View for Records {
         let mut table = Table::new(&header);
         for record in records {
             let mut row = vec![
-                seq(record),
+                cell(record, "/seq"),
                 cell(record, "/at"),
                 cell(record, "/actor"),
                 cell(record, "/method"),

@@ -40,20 +40,18 @@ impl Init {
             )
             .hint("give another --as NAME, or --replace-context"));
         }
-        let options =
-            InitOptions {
-                dir: self.dir,
-                replicas: self.replicas,
-                context: self.name.clone(),
-                heartbeat_ms: HEARTBEAT_MS,
-                node_lost_ms: NODE_LOST_MS,
-            };
+        let options = InitOptions {
+            dir: self.dir,
+            replicas: self.replicas,
+            context: self.name.clone(),
+            heartbeat_ms: HEARTBEAT_MS,
+            node_lost_ms: NODE_LOST_MS,
+        };
         let made = init(&options)?;
         contexts.put(made.context);
         contexts.current = Some(self.name.clone());
         contexts.save(&path)?;
-        let dirs: Vec<String> =
-            made.replicas.iter().map(|dir| dir.display().to_string()).collect();
+        let dirs: Vec<String> = made.replicas.iter().map(|dir| dir.display().to_string()).collect();
         if matches!(global.output, Format::Json | Format::Yaml) {
             let value = json!({
                 "cluster": made.cluster, "lineage": made.lineage, "pin": made.pin,
@@ -62,7 +60,11 @@ impl Init {
             return output::data(output::render_value(global.output, &value)?.as_bytes());
         }
         output::say(format!("cluster {} with pin {}", made.cluster, made.pin));
-        output::say(format!("its first admin is the context {:?} in {}", self.name, path.display()));
+        output::say(format!(
+            "its first admin is the context {:?} in {}",
+            self.name,
+            path.display()
+        ));
         output::say("copy each directory to its machine (keep the modes) and run there:");
         let lines: String =
             dirs.iter().map(|dir| format!("palisade serve --dir {dir}\n")).collect();

@@ -56,7 +56,7 @@ impl Instance {
                 let call = Call::get(format!("{BASE}/instances"))
                     .query_some("workload", workload)
                     .query_some("node", node);
-                let instances = client.list(call).await?;
+                let instances = output::by_name(client.list(call).await?);
                 output::print_list::<Instances>(session.format(), &instances)
             }
             Verb::Show { instance } => {

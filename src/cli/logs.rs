@@ -13,6 +13,8 @@ use crate::{
 
 const LINE_BYTES_MAX: usize = 64 * 1024;
 const RECONNECTS_MAX: u32 = 20;
+/// As many as the API gives.
+const TAIL_MAX: u32 = 100_000;
 
 /// Flags of verbs that print logs.
 #[derive(Clone, Debug, clap::Args)]
@@ -21,8 +23,8 @@ pub struct LogFlags {
     #[arg(short, long)]
     follow: bool,
     /// Begin with so many of the last lines
-    #[arg(long, value_name = "LINES")]
-    tail: Option<u32>,
+    #[arg(long, value_name = "LINES", default_value_t = TAIL_MAX, hide_default_value = true)]
+    tail: u32,
 }
 
 /// Prints the logs of some instances; with more than one, each line says whose it is.
@@ -50,7 +52,7 @@ async fn print_log(
     for attempt in 0..RECONNECTS_MAX {
         let call = Call::get(format!("{BASE}/instances/{}/logs", segment(id)))
             .query("follow", flags.follow)
-            .query_some("tail", tail);
+            .query("tail", tail);
         let mut body = client.stream(call).await?.bytes_stream();
         let broken = loop {
             match body.next().await {
@@ -68,7 +70,7 @@ async fn print_log(
         output::say(format!(
             "the replica that sent the log of {name} is gone; going on through another (lines in between may be missing)"
         ));
-        tail = Some(0);
+        tail = 0;
         edge::sleep(Duration::from_millis(100 << attempt.min(5))).await;
     }
     Ok(())

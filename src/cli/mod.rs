@@ -63,16 +63,34 @@ pub struct Global {
     #[arg(short, long, global = true, value_enum, default_value_t, hide_default_value = true)]
     pub output: Format,
     /// The context to use
-    #[arg(long, global = true, env = "PALISADE_CONTEXT", value_name = "NAME", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "PALISADE_CONTEXT",
+        value_name = "NAME",
+        hide_env_values = true
+    )]
     pub context: Option<String>,
     /// The file with the contexts
     #[arg(long, global = true, env = crate::context_file::FILE_VARIABLE, value_name = "FILE", hide_env_values = true)]
     pub context_file: Option<PathBuf>,
     /// Replicas to ask, with commas between them
-    #[arg(long, global = true, env = "PALISADE_ADDR", value_name = "HOST:PORT,…", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "PALISADE_ADDR",
+        value_name = "HOST:PORT,…",
+        hide_env_values = true
+    )]
     pub addr: Option<String>,
     /// The cluster's CA certificate (PEM)
-    #[arg(long, global = true, env = "PALISADE_CACERT", value_name = "FILE", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "PALISADE_CACERT",
+        value_name = "FILE",
+        hide_env_values = true
+    )]
     pub cacert: Option<PathBuf>,
     /// A file with the API token; PALISADE_TOKEN holds the token itself
     #[arg(long, global = true, value_name = "FILE")]
@@ -148,10 +166,7 @@ enum Noun {
 
 /// Runs the program with these arguments (the first is its name).
 #[must_use]
-pub fn main(
-    args: impl IntoIterator<Item = OsString>,
-    builder: Builder,
-) -> std::process::ExitCode {
+pub fn main(args: impl IntoIterator<Item = OsString>, builder: Builder) -> std::process::ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     // The shim outlives its agent and is many; it takes the shortest way, with no runtime.
     if args.get(1).is_some_and(|arg| arg == "shim") {

@@ -52,7 +52,8 @@ impl Node {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
             Verb::Ls => {
-                let nodes = session.client()?.list(Call::get(format!("{BASE}/nodes"))).await?;
+                let call = Call::get(format!("{BASE}/nodes"));
+                let nodes = output::by_name(session.client()?.list(call).await?);
                 output::print_list::<Nodes>(session.format(), &nodes)
             }
             Verb::Show { node } => {

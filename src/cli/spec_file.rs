@@ -43,7 +43,11 @@ impl Language {
 /// Reads all specs that `path` means; `-` is standard input.
 pub(super) fn read(path: &Path) -> Outcome<Vec<Spec>> {
     if path.as_os_str() == "-" {
-        return parse("standard input", None, &limited("standard input", io::stdin().lock(), None)?);
+        return parse(
+            "standard input",
+            None,
+            &limited("standard input", io::stdin().lock(), None)?,
+        );
     }
     let meta = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
     if !meta.is_dir() {
@@ -117,8 +121,11 @@ fn limited(origin: &str, from: impl Read, size: Option<u64>) -> Outcome<Vec<u8>>
 
 fn parse(origin: &str, language: Option<Language>, bytes: &[u8]) -> Outcome<Vec<Spec>> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
-        Failure::usage(format!("{origin} is not UTF-8: the byte at offset {} is no text", error.valid_up_to()))
-            .hint("save it as UTF-8; nothing was sent")
+        Failure::usage(format!(
+            "{origin} is not UTF-8: the byte at offset {} is no text",
+            error.valid_up_to()
+        ))
+        .hint("save it as UTF-8; nothing was sent")
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim().is_empty() {
@@ -253,7 +260,10 @@ mod tests {
         let path = dir.path().join("big.yaml");
         fs::File::create(&path).unwrap().set_len(50 * 1024 * 1024).unwrap();
         let error = read(&path).unwrap_err();
-        assert!(error.detail.contains("52428800 bytes (50 MiB), and the limit is 1 MiB"), "{error}");
+        assert!(
+            error.detail.contains("52428800 bytes (50 MiB), and the limit is 1 MiB"),
+            "{error}"
+        );
         assert_eq!(error.exit, Exit::Usage);
         let endless = limited("standard input", io::repeat(b'a'), None).unwrap_err();
         assert!(endless.detail.contains("more than 1048576 bytes"), "{endless}");

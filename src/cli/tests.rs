@@ -1,6 +1,5 @@
 use super::*;
 
-
 #[test]
 fn the_command_is_well_formed() {
     command().debug_assert();
@@ -41,7 +40,9 @@ fn durations_and_sizes_have_units() {
     assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
     assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
     assert_eq!(duration("30"), Ok(Duration::from_secs(30)));
-    assert!(duration("5x").is_err() && duration("").is_err() && duration("99999999999999d").is_err());
+    assert!(
+        duration("5x").is_err() && duration("").is_err() && duration("99999999999999d").is_err()
+    );
     assert_eq!(size("4GiB"), Ok(4 << 30));
     assert_eq!(size("5GB"), Ok(5_000_000_000));
     assert!(size("lots").is_err());

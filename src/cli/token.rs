@@ -163,7 +163,11 @@ impl Create {
                 output::say(format!(
                     "token {id} is in {} (mode 0600), good for {} until {}",
                     path.display(),
-                    if self.uses == 1 { "one node".to_owned() } else { format!("{} nodes", self.uses) },
+                    if self.uses == 1 {
+                        "one node".to_owned()
+                    } else {
+                        format!("{} nodes", self.uses)
+                    },
                     cell(&made.record, "/expiresAt"),
                 ));
                 output::say("copy the file to the node, keep its mode, and run there:");

@@ -36,7 +36,9 @@ impl Version {
         }
         output::data(format!("client {VERSION}\n").as_bytes())?;
         match server {
-            Some(Ok(server)) => output::data(format!("server {}\n", cell(&server, "/version")).as_bytes()),
+            Some(Ok(server)) => {
+                output::data(format!("server {}\n", cell(&server, "/version")).as_bytes())
+            }
             Some(Err(why)) => {
                 output::say(format!("server unknown: {}", why.detail));
                 Ok(())

@@ -21,11 +21,8 @@ const LOG_LINES: usize = 5;
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// As many instances as wanted, of this version or a newer one, all healthy.
-    Healthy {
-        /// The version.
-        version: u64,
-    },
+    /// As many instances as wanted, of the newest version, all healthy.
+    Healthy,
     /// No instance runs.
     Stopped,
     /// It is no more.
@@ -37,7 +34,7 @@ impl Goal {
     pub fn of(workload: &Value) -> Self {
         match text(workload, "/wanted") {
             Some("offline") => Self::Stopped,
-            _ => Self::Healthy { version: number(workload, "/version") },
+            _ => Self::Healthy,
         }
     }
 }
@@ -55,13 +52,31 @@ pub(super) enum Verdict {
 pub(super) struct Watch {
     name: String,
     goal: Goal,
+    /// Processes that are to be replaced, by instance.
+    before: BTreeMap<String, u64>,
     /// Since when a reason to give up stands, by what it is about.
     standing: BTreeMap<String, Duration>,
 }
 
 impl Watch {
     pub fn new(name: &str, goal: Goal) -> Self {
-        Self { name: name.to_owned(), goal, standing: BTreeMap::new() }
+        Self { name: name.to_owned(), goal, before: BTreeMap::new(), standing: BTreeMap::new() }
+    }
+
+    /// Waits until none of these instances has the process that it has here: a restart changes no
+    /// version, and right after it all still look healthy.
+    pub fn restarted(name: &str, instances: &[Value]) -> Self {
+        let pid = |one: &Value| number(one, "/status/pid");
+        let before = instances
+            .iter()
+            .filter(|one| pid(one) != 0)
+            .map(|one| (cell(one, "/id"), pid(one)))
+            .collect();
+        Self { before, ..Self::new(name, Goal::Healthy) }
+    }
+
+    fn is_before(&self, instance: &Value) -> bool {
+        self.before.get(&cell(instance, "/id")) == Some(&number(instance, "/status/pid"))
     }
 
     /// Judges what is seen at `now`, counted from the beginning of the wait.
@@ -76,12 +91,11 @@ impl Watch {
             };
         };
         match self.goal {
-            Goal::Gone => Verdict::Going(format!("{}: {} left to stop", self.name, instances.len())),
-            Goal::Stopped => self.stopped(workload, instances),
-            Goal::Healthy { version } => {
-                let version = version.max(number(workload, "/version"));
-                self.healthy(workload, instances, version, now)
+            Goal::Gone => {
+                Verdict::Going(format!("{}: {} left to stop", self.name, instances.len()))
             }
+            Goal::Stopped => self.stopped(workload, instances),
+            Goal::Healthy => self.healthy(workload, instances, now),
         }
     }
 
@@ -96,15 +110,9 @@ impl Watch {
         Verdict::Going(format!("{}: {up} of {} still running", self.name, instances.len()))
     }
 
-    fn healthy(
-        &mut self,
-        workload: &Value,
-        instances: &[Value],
-        version: u64,
-        now: Duration,
-    ) -> Verdict {
+    fn healthy(&mut self, workload: &Value, instances: &[Value], now: Duration) -> Verdict {
         let wanted = number(workload, "/count");
-        let is_good = |one: &&Value| phase(one) == "healthy" && number(one, "/version") >= version;
+        let is_good = |one: &&Value| phase(one) == "healthy" && !self.is_before(one);
         let good = instances.iter().filter(is_good).count() as u64;
         let settled = good == wanted
             && instances.len() as u64 == wanted
@@ -128,7 +136,15 @@ impl Watch {
         for (phase, count) in counts {
             line.push_str(&format!(", {count} {phase}"));
         }
-        if let Some(message) = text(workload, "/status/message") {
+        let before = instances.iter().filter(|one| self.is_before(one)).count();
+        let newest = number(workload, "/status/upToDate");
+        if before > 0 {
+            line.push_str(&format!(", {before} to be restarted"));
+        } else if good == wanted && newest < wanted {
+            line.push_str(&format!(", {newest} of the newest version"));
+        }
+        let is_odd = matches!(text(workload, "/status/phase"), Some("degraded" | "pending"));
+        if let Some(message) = text(workload, "/status/message").filter(|_| is_odd) {
             line.push_str(&format!(" ({message})"));
         }
         line
@@ -190,7 +206,8 @@ impl Watch {
         for one in failed {
             let node = text(one, "/nodeName").or_else(|| text(one, "/node")).unwrap_or("no node");
             let code = text(one, "/status/code").unwrap_or(phase(one));
-            let message = text(one, "/status/message").map_or_else(|| exit_text(one), str::to_owned);
+            let message =
+                text(one, "/status/message").map_or_else(|| exit_text(one), str::to_owned);
             failure = failure.note(format!("{} on {node}: {code}: {message}", cell(one, "/name")));
         }
         let first = failed.first().map_or("-".to_owned(), |one| cell(one, "/name"));
@@ -286,6 +303,12 @@ pub(super) async fn wait(client: &Client, mut watches: Vec<Watch>, limit: Durati
     Ok(())
 }
 
+/// The instances of a workload.
+pub(super) async fn instances(client: &Client, name: &str) -> Outcome<Vec<Value>> {
+    let call = Call::get(format!("{BASE}/instances")).query("workload", name);
+    Ok(client.list(call).await?)
+}
+
 async fn look(client: &Client, name: &str) -> Outcome<Option<(Value, Vec<Value>)>> {
     let path = format!("{BASE}/workloads/{}", segment(name));
     let workload = match client.call(Call::get(path)).await {
@@ -293,8 +316,7 @@ async fn look(client: &Client, name: &str) -> Outcome<Option<(Value, Vec<Value>)
         Err(error) if error.is("NOT_FOUND") => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let call = Call::get(format!("{BASE}/instances")).query("workload", name);
-    Ok(Some((workload, client.list(call).await?)))
+    Ok(Some((workload, instances(client, name).await?)))
 }
 
 /// Adds the end of the log of the first instance that failed; what cannot be had is left out.
@@ -337,19 +359,38 @@ mod tests {
     }
 
     fn healthy() -> Watch {
-        Watch::new("hello", Goal::Healthy { version: 2 })
+        Watch::new("hello", Goal::Healthy)
     }
 
     const FULL: fn() -> Value = || json!({"phase": "running", "healthy": 2, "upToDate": 2});
 
     #[test]
     fn instances_of_an_older_version_do_not_count() {
-        let old = [instance("a", "healthy", 1), instance("b", "healthy", 2)];
-        let verdict = healthy().judge(Some((&workload(FULL()), &old)), seconds(0));
-        assert_eq!(verdict, Verdict::Going("hello: 1 of 2 healthy".into()));
-        let new = [instance("a", "healthy", 2), instance("b", "healthy", 2)];
-        let verdict = healthy().judge(Some((&workload(FULL()), &new)), seconds(0));
+        let both = [instance("a", "healthy", 1), instance("b", "healthy", 2)];
+        let half = workload(json!({"phase": "progressing", "healthy": 2, "upToDate": 1}));
+        let verdict = healthy().judge(Some((&half, &both)), seconds(0));
+        assert_eq!(
+            verdict,
+            Verdict::Going("hello: 2 of 2 healthy, 1 of the newest version".into())
+        );
+        let verdict = healthy().judge(Some((&workload(FULL()), &both)), seconds(0));
         assert_eq!(verdict, Verdict::Done("hello: 2 of 2 healthy".into()));
+    }
+
+    #[test]
+    fn a_restart_is_over_when_every_process_is_another_one() {
+        let with_pid = |name: &str, pid: u64| {
+            let mut one = instance(name, "healthy", 2);
+            one["status"]["pid"] = json!(pid);
+            one
+        };
+        let mut watch = Watch::restarted("hello", &[with_pid("a", 1), with_pid("b", 2)]);
+        let seen = [with_pid("a", 7), with_pid("b", 2)];
+        let verdict = watch.judge(Some((&workload(FULL()), &seen)), seconds(0));
+        assert_eq!(verdict, Verdict::Going("hello: 1 of 2 healthy, 1 to be restarted".into()));
+        let seen = [with_pid("a", 7), with_pid("b", 8)];
+        let verdict = watch.judge(Some((&workload(FULL()), &seen)), seconds(0));
+        assert!(matches!(verdict, Verdict::Done(_)));
     }
 
     #[test]
@@ -362,7 +403,7 @@ mod tests {
     #[test]
     fn a_failed_instance_ends_the_wait_only_when_it_stays_so() {
         let mut watch = healthy();
-        let record = workload(json!({"phase": "progressing", "healthy": 1, "upToDate": 2}));
+        let record = workload(json!({"phase": "degraded", "healthy": 1, "upToDate": 2}));
         let mut failed = instance("b", "failed", 2);
         failed["status"]["code"] = json!("COMMAND_NOT_FOUND");
         failed["status"]["message"] = json!("the command \"x\" was not found");

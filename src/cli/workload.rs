@@ -10,7 +10,7 @@ use super::{
     instance::Instances,
     logs::{LogFlags, print_logs},
     node::print_change,
-    wait::{Goal, Watch, wait},
+    wait::{Goal, Watch, instances, wait},
 };
 use crate::{
     client::{BASE, Call, Client, segment},
@@ -93,7 +93,7 @@ impl Workload {
             Verb::Apply(apply) => apply.run(session).await,
             Verb::Ls => {
                 let call = Call::get(format!("{BASE}/workloads"));
-                let workloads = session.client()?.list(call).await?;
+                let workloads = output::by_name(session.client()?.list(call).await?);
                 output::print_list::<Workloads>(session.format(), &workloads)
             }
             Verb::Show { workload } => show(session, &workload).await,
@@ -138,11 +138,19 @@ impl Change {
         done: &str,
     ) -> Outcome {
         let removing = done == "removed";
-        let answer = client.call(call.dry_run(self.dry_run)).await?;
-        let mut record = answer.body;
-        if !self.dry_run && !self.no_wait {
-            let goal = if removing { Goal::Gone } else { Goal::of(&record) };
-            wait(client, vec![Watch::new(name, goal)], session.wait_limit()).await?;
+        let waiting = !self.dry_run && !self.no_wait;
+        let before = match done {
+            "restarted" if waiting => instances(client, name).await?,
+            _ => vec![],
+        };
+        let mut record = client.call(call.dry_run(self.dry_run)).await?.body;
+        if waiting {
+            let watch = match Goal::of(&record) {
+                _ if removing => Watch::new(name, Goal::Gone),
+                Goal::Healthy => Watch::restarted(name, &before),
+                goal => Watch::new(name, goal),
+            };
+            wait(client, vec![watch], session.wait_limit()).await?;
             let as_record = matches!(session.format(), Format::Json | Format::Yaml);
             if !removing && as_record {
                 record = workload(client, name).await?;
@@ -167,8 +175,7 @@ async fn show(session: &Session, name: &str) -> Outcome {
     if !matches!(session.format(), Format::Table | Format::Wide) {
         return output::print_one::<Workloads>(session.format(), &record);
     }
-    let call = Call::get(format!("{BASE}/instances")).query("workload", name);
-    let instances = client.list(call).await?;
+    let instances = instances(&client, name).await?;
     let wide = session.format() == Format::Wide;
     output::data(page(&record, &instances, wide)?.as_bytes())
 }
@@ -218,10 +225,10 @@ async fn logs(
     flags: &LogFlags,
 ) -> Outcome {
     let client = session.client()?;
-    let call = Call::get(format!("{BASE}/instances")).query("workload", workload);
-    let mut instances = client.list(call).await?;
+    let mut instances = instances(&client, workload).await?;
     if let Some(wanted) = instance {
-        instances.retain(|one| text(one, "/name") == Some(wanted) || text(one, "/id") == Some(wanted));
+        instances
+            .retain(|one| text(one, "/name") == Some(wanted) || text(one, "/id") == Some(wanted));
         if instances.is_empty() {
             return Err(output::Failure::new(
                 output::Exit::NotFound,

@@ -34,7 +34,10 @@ impl Address {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let clean = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
         let bracketed = host.starts_with('[') && host.ends_with(']');
-        if bare.is_empty() || port == 0 || !bare.chars().all(clean) || bare.contains(':') != bracketed
+        if bare.is_empty()
+            || port == 0
+            || !bare.chars().all(clean)
+            || bare.contains(':') != bracketed
         {
             return Err(malformed());
         }

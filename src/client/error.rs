@@ -248,10 +248,9 @@ impl From<ClientError> for Failure {
                     _ => None,
                 });
                 Self {
-                    code: Some(refusal.code.clone()),
                     problems: refusal.problems,
-                    hint,
-                    request_id: refusal.request_id,
+                    hint: hint.map(Into::into),
+                    request_id: refusal.request_id.map(Into::into),
                     ..Self::new(Exit::of_word(&refusal.code), refusal.detail)
                 }
             }
@@ -299,7 +298,10 @@ mod tests {
     #[test]
     fn an_answer_that_is_no_problem_still_says_something() {
         let refusal = Refusal::parse(404, Some("r".into()), b"<html>");
-        assert_eq!((refusal.code.as_str(), refusal.request_id.as_deref()), ("NOT_FOUND", Some("r")));
+        assert_eq!(
+            (refusal.code.as_str(), refusal.request_id.as_deref()),
+            ("NOT_FOUND", Some("r"))
+        );
         let failure = Failure::from(ClientError::Refused(Box::new(refusal)));
         assert_eq!(failure.exit, Exit::NotFound);
     }

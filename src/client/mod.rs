@@ -224,6 +224,15 @@ impl Client {
         &self.addresses
     }
 
+    /// Begins with the replica at `host:port` from now on; answers whether it is one of ours.
+    pub fn prefer(&self, host_port: &str) -> bool {
+        let at = self.addresses.iter().position(|address| address.host_port() == host_port);
+        if let Some(at) = at {
+            self.preferred.store(at, Ordering::Relaxed);
+        }
+        at.is_some()
+    }
+
     /// How long one request is tried.
     #[must_use]
     pub fn budget(&self) -> Duration {
@@ -360,8 +369,9 @@ impl Client {
         }
         let after = retry_after(&response);
         let refusal = refusal(response).await;
-        let again = matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)
-            || matches!(refusal.code.as_str(), "NO_QUORUM" | "UNAVAILABLE");
+        let again =
+            matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)
+                || matches!(refusal.code.as_str(), "NO_QUORUM" | "UNAVAILABLE");
         let error = ClientError::Refused(Box::new(refusal));
         if again { Ok(Tried::Again { error, after }) } else { Err(error) }
     }

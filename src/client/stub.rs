@@ -95,7 +95,10 @@ fn serve(stream: std::net::TcpStream, log: &Mutex<Vec<Seen>>, queue: &Mutex<VecD
             "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nPalisade-Revision: 9\r\nX-Request-Id: req_stub\r\nContent-Length: {}\r\n\r\n",
             text.len()
         );
-        if stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(text.as_bytes())).is_err()
+        if stream
+            .write_all(head.as_bytes())
+            .and_then(|()| stream.write_all(text.as_bytes()))
+            .is_err()
         {
             return;
         }

@@ -26,6 +26,16 @@ pub(super) fn config(ca_pem: &str) -> Result<rustls::ClientConfig, ClientError> 
     Ok(config)
 }
 
+/// A configuration that trusts nobody, for tests over plain HTTP.
+#[cfg(test)]
+pub(super) fn test_config() -> rustls::ClientConfig {
+    rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,16 +45,4 @@ mod tests {
         let error = config("hello").unwrap_err();
         assert!(error.to_string().contains("no PEM certificate"), "{error}");
     }
-}
-
-/// A configuration that trusts nobody, for tests over plain HTTP.
-#[cfg(test)]
-pub(super) fn test_config() -> rustls::ClientConfig {
-    rustls::ClientConfig::builder_with_provider(Arc::new(
-        rustls::crypto::ring::default_provider(),
-    ))
-    .with_safe_default_protocol_versions()
-    .unwrap()
-    .with_root_certificates(rustls::RootCertStore::empty())
-    .with_no_client_auth()
 }

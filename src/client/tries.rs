@@ -38,7 +38,7 @@ impl Tries {
     pub fn failed(&mut self, after: Option<Duration>, dice: u64) -> Duration {
         self.failed += 1;
         self.at = (self.at + 1) % self.count;
-        if self.failed % self.count != 0 {
+        if !self.failed.is_multiple_of(self.count) {
             return Duration::ZERO;
         }
         let doublings = u32::try_from(self.rounds() - 1).unwrap_or(u32::MAX).min(10);

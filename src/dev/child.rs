@@ -25,7 +25,7 @@ use crate::{
     output::{Failure, Outcome},
 };
 
-const PAUSE_FIRST: Duration = Duration::from_secs(1);
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Who ran so long is forgiven what was before.
 const STEADY: Duration = Duration::from_secs(30);
@@ -94,12 +94,7 @@ impl Kept {
     }
 }
 
-async fn keep(
-    recipe: Recipe,
-    first: Child,
-    stop: Arc<Stop>,
-    ended: mpsc::UnboundedSender<Ended>,
-) {
+async fn keep(recipe: Recipe, first: Child, stop: Arc<Stop>, ended: mpsc::UnboundedSender<Ended>) {
     let mut next = Some(first);
     let mut pause = PAUSE_FIRST;
     while !stop.is_asked() {
@@ -169,10 +164,8 @@ impl Recipe {
     /// A command of this very program, with its output in the log and its own process group, so
     /// that a Ctrl-C of the terminal reaches the supervisor alone.
     pub fn command(&self) -> Outcome<Command> {
-        let failed = |error: io::Error| {
-            Failure::caused(format!("cannot start {}", self.name), &error)
-        };
-        let program = std::env::current_exe().map_err(failed)?;
+        let failed =
+            |error: io::Error| Failure::caused(format!("cannot start {}", self.name), &error);
         let log = self.log();
         // A log that grew large begins anew; the one before is kept.
         if fs::metadata(&log).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
@@ -180,10 +173,11 @@ impl Recipe {
         }
         let out = OpenOptions::new().create(true).append(true).open(&log).map_err(failed)?;
         let err = out.try_clone().map_err(failed)?;
-        let mut command = Command::new(&program);
+        let mut command = Command::new(THIS_PROGRAM);
         command
+            .arg0("palisade")
             .args(&self.args)
-            .env("PATH", path_with(&program))
+            .env("PATH", path())
             .env_remove("PALISADE_TOKEN")
             .env_remove("PALISADE_CONTEXT")
             .env_remove("PALISADE_ADDR")
@@ -203,7 +197,6 @@ impl Recipe {
         }
         Ok(child)
     }
-
 }
 
 /// The last lines of a child's log.
@@ -220,10 +213,14 @@ pub(super) fn log_tail(layout: &Layout, name: &str) -> Vec<String> {
     lines[lines.len().saturating_sub(LINES)..].iter().map(|line| (*line).to_owned()).collect()
 }
 
+/// This very program, also when its file was replaced by a build meanwhile.
+pub(super) const THIS_PROGRAM: &str = "/proc/self/exe";
+
 /// The search path with this program's directory at its end, so that `palisade` is found.
-fn path_with(program: &std::path::Path) -> OsString {
+fn path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
-    if let Some(dir) = program.parent() {
+    let program = std::env::current_exe().unwrap_or_default();
+    if let Some(dir) = program.parent().filter(|dir| dir.is_absolute()) {
         if !path.is_empty() {
             path.push(":");
         }

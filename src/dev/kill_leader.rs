@@ -22,6 +22,7 @@ use crate::{
 
 const BUDGET: Duration = Duration::from_secs(30);
 const LOOK_BUDGET: Duration = Duration::from_secs(1);
+const WHOLE_EVERY: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// What happened.
@@ -50,7 +51,9 @@ pub struct Killed {
 /// There is no leader, or it is no child of `dev`, or none follows it.
 pub async fn kill_leader(layout: &Layout) -> Outcome<Killed> {
     let context = own_context(layout)?;
-    let status = cluster::status(&client(&context, BUDGET)?, false).await?;
+    let all = client(&context, BUDGET)?;
+    whole(&all).await?;
+    let status = cluster::status(&all, false).await?;
     let Some(replica) = cluster::leader(&status) else {
         return Err(Failure::new(Exit::Unavailable, "there is no leader to kill")
             .hint("`palisade cluster status --local` shows what the replicas know"));
@@ -60,7 +63,10 @@ pub async fn kill_leader(layout: &Layout) -> Outcome<Killed> {
         .ok_or_else(|| {
             Failure::new(
                 Exit::NotFound,
-                format!("replica {replica} leads, and its process is not in {}", layout.root().display()),
+                format!(
+                    "replica {replica} leads, and its process is not in {}",
+                    layout.root().display()
+                ),
             )
         })?;
     let (survivors, look) = survivors(&context, &status, replica).await?;
@@ -94,6 +100,30 @@ pub async fn kill_leader(layout: &Layout) -> Outcome<Killed> {
         leader_after_ms: leader_took.as_secs_f64() * 1000.0,
         write_after_ms: write_took.as_secs_f64() * 1000.0,
     })
+}
+
+/// Waits until every replica is ready: with one down already, the kill would take the quorum.
+async fn whole(client: &Client) -> Outcome {
+    let began = edge::now();
+    loop {
+        let asked = client.addresses().iter().map(|address| client.ask(address, "/readyz"));
+        let answers = futures::future::join_all(asked).await;
+        let ready = answers.iter().filter(|answer| matches!(answer, Ok((200, _)))).count();
+        if ready == client.addresses().len() {
+            return Ok(());
+        }
+        if began.elapsed() > BUDGET {
+            return Err(Failure::new(
+                Exit::Unavailable,
+                format!(
+                    "only {ready} of {} replicas are ready: killing one more would stop all writes",
+                    client.addresses().len()
+                ),
+            )
+            .hint("`palisade dev status` shows which run, and where their logs are"));
+        }
+        edge::sleep(WHOLE_EVERY).await;
+    }
 }
 
 /// Clients of the replicas that stay, with connections that are open already: what is measured is

@@ -147,14 +147,19 @@ impl Layout {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Failure::caused(format!("cannot read {}", path.display()), &error)),
+            Err(error) => {
+                return Err(Failure::caused(format!("cannot read {}", path.display()), &error));
+            }
         };
         let record: Record = serde_json::from_str(&text).map_err(|error| {
             Failure::caused(format!("{} is damaged", path.display()), &error)
                 .hint("`palisade dev --fresh` starts over")
         })?;
         if record.format > FORMAT {
-            return Err(Failure::usage(format!("{} was written by a newer release", path.display())));
+            return Err(Failure::usage(format!(
+                "{} was written by a newer release",
+                path.display()
+            )));
         }
         Ok(Some(record))
     }
@@ -173,17 +178,24 @@ impl Layout {
         paths.extend((1..=REPLICAS).map(|id| self.replica(id)));
         paths.extend((1..=AGENTS).map(|id| self.agent(id)));
         for path in paths {
-            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            let removed =
+                if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             match removed {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Failure::caused(format!("cannot remove {}", path.display()), &error));
+                    return Err(Failure::caused(
+                        format!("cannot remove {}", path.display()),
+                        &error,
+                    ));
                 }
                 _ => {}
             }
         }
         for dir in ["logs", "run"] {
             for entry in fs::read_dir(self.root.join(dir)).into_iter().flatten().flatten() {
-                let _ = fs::remove_file(entry.path());
+                // The supervisor's own log is open: it says what happens now.
+                if entry.path() != self.log("supervisor") {
+                    let _ = fs::remove_file(entry.path());
+                }
             }
         }
         Ok(())

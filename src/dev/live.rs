@@ -9,7 +9,7 @@ use crate::{
     cli::cluster,
     client::{BASE, Call, Client},
     context_file::Context,
-    output::{Outcome, number, text},
+    output::{Outcome, human, number, text},
 };
 
 const BUDGET: Duration = Duration::from_millis(900);
@@ -54,10 +54,10 @@ fn describe(status: &Value, nodes: &[Value], workloads: &[Value], instances: &[V
     let healthy =
         instances.iter().filter(|one| text(one, "/status/phase") == Some("healthy")).count();
     format!(
-        "{leader} · {} of {} nodes ready · {} workloads · {healthy} of {} instances healthy",
+        "{leader} · {} of {} nodes ready · {} · {healthy} of {} instances healthy",
         ready(nodes),
         nodes.len(),
-        workloads.len(),
+        human::count(workloads.len(), "workload", "workloads"),
         instances.len()
     )
 }

@@ -97,10 +97,7 @@ pub(super) fn choose() -> Outcome<(Block, Reservation)> {
     }
     Err(Failure::new(
         Exit::NoRoom,
-        format!(
-            "no block of free ports is left between {FIRST} and {}",
-            FIRST + BLOCKS * STEP - 1
-        ),
+        format!("no block of free ports is left between {FIRST} and {}", FIRST + BLOCKS * STEP - 1),
     )
     .hint("stop another `palisade dev`, or what else listens there"))
 }

@@ -174,8 +174,12 @@ impl Cluster {
     ) -> Outcome {
         for id in 1..=REPLICAS {
             let args = ["serve", "--stop-with-stdin", "--dir"].map(OsString::from);
-            let recipe =
-                self.recipe(&format!("replica-{id}"), &args, &self.layout.replica(id), REPLICA_GRACE);
+            let recipe = self.recipe(
+                &format!("replica-{id}"),
+                &args,
+                &self.layout.replica(id),
+                REPLICA_GRACE,
+            );
             self.replicas.push(Kept::start(recipe, self.tell.clone())?);
         }
         say("starting three replicas");
@@ -225,7 +229,8 @@ impl Cluster {
     pub async fn stop(self, keep_instances: bool, say: &mut impl FnMut(&str)) -> Outcome<usize> {
         say("stopping the agents");
         join_all(self.agents.into_iter().map(Kept::stop)).await;
-        let stopped = if keep_instances { Ok(0) } else { orphans::stop_instances(&self.layout).await };
+        let stopped =
+            if keep_instances { Ok(0) } else { orphans::stop_instances(&self.layout).await };
         say("stopping the replicas");
         join_all(self.replicas.into_iter().map(Kept::stop)).await;
         stopped
@@ -260,7 +265,8 @@ async fn join_agents(layout: &Layout, client: &Client, ports: Block) -> Outcome 
         return Ok(());
     }
     let pins = token::pins(client).await?;
-    try_join_all(missing.into_iter().map(|id| join_agent(layout, client, ports, &pins, id))).await?;
+    try_join_all(missing.into_iter().map(|id| join_agent(layout, client, ports, &pins, id)))
+        .await?;
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     edge,
-    output::{self, Exit, Failure, Format, Outcome, Progress},
+    output::{self, Exit, Failure, Format, Outcome, Progress, human},
 };
 
 const STATUS_EVERY: Duration = Duration::from_secs(1);
@@ -73,9 +73,8 @@ pub async fn supervise(options: UpOptions, own_session: bool) -> Outcome {
 type StopSignal = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn stop_signals() -> Outcome<StopSignal> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| Failure::caused("cannot listen to signals", &error))
-    };
+    let listen =
+        |kind| signal(kind).map_err(|error| Failure::caused("cannot listen to signals", &error));
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
     let mut hangup = listen(SignalKind::hangup())?;
@@ -131,7 +130,8 @@ async fn clean(options: &UpOptions, progress: &Progress) -> Outcome {
     }
     // Instances stay: their agents adopt them again.
     if let Stopped::Orphans(count) = sweep(layout, StopOptions { keep_instances: true }).await? {
-        progress.line(&format!("stopped {count} processes that an earlier `palisade dev` left behind"));
+        let processes = human::count(count, "process", "processes");
+        progress.line(&format!("stopped {processes} that an earlier `palisade dev` left behind"));
     }
     Ok(())
 }
@@ -152,7 +152,8 @@ async fn watch(cluster: &mut Cluster, live: &Live, progress: &mut Progress, stop
             Either::Left(_) => return,
             Either::Right((Either::Left((line, _)), _)) => progress.update(&line),
             Either::Right((Either::Right((Some(ended), _)), _)) => {
-                progress.line(&format!("{} ended ({}); it is started again", ended.name, ended.how));
+                progress
+                    .line(&format!("{} ended ({}); it is started again", ended.name, ended.how));
             }
             Either::Right((Either::Right((None, _)), _)) => {}
         }
@@ -195,7 +196,8 @@ fn farewell(keep: bool, stopped: usize) {
         (true, _) => "stopped; instances go on, and `palisade dev` finds them again".to_owned(),
         (false, 0) => "stopped; `palisade dev` resumes the same cluster".to_owned(),
         (false, count) => format!(
-            "stopped, with {count} instances; `palisade dev` resumes the same cluster and starts them again"
+            "stopped, with {}; `palisade dev` resumes the same cluster and starts them again",
+            human::count(count, "instance", "instances")
         ),
     });
 }
@@ -213,8 +215,8 @@ pub async fn detach(options: UpOptions) -> Outcome {
     }
     let failed = |error: std::io::Error| Failure::caused("cannot start the supervisor", &error);
     let log = fs::File::create(layout.log("supervisor")).map_err(failed)?;
-    let mut command = tokio::process::Command::new(std::env::current_exe().map_err(failed)?);
-    command.args(["dev", "up", "--supervise", "--dir"]).arg(layout.root());
+    let mut command = tokio::process::Command::new(super::child::THIS_PROGRAM);
+    command.arg0("palisade").args(["dev", "up", "--supervise", "--dir"]).arg(layout.root());
     command.arg("--context-file").arg(&options.context_file);
     if options.fresh {
         command.arg("--fresh");
@@ -256,8 +258,11 @@ pub async fn detach(options: UpOptions) -> Outcome {
         }
         edge::sleep(DETACH_POLL).await;
     }
-    Err(Failure::new(Exit::TimedOut, format!("the cluster is not ready after {} s", DETACH_LIMIT.as_secs()))
-        .hint(format!("see {}", layout.log("supervisor").display())))
+    Err(Failure::new(
+        Exit::TimedOut,
+        format!("the cluster is not ready after {} s", DETACH_LIMIT.as_secs()),
+    )
+    .hint(format!("see {}", layout.log("supervisor").display())))
 }
 
 /// A failure as the supervisor told it.

@@ -71,10 +71,8 @@ mod tests {
 
     #[test]
     fn every_code_has_its_exit_code() {
-        let table: String = Code::ALL
-            .iter()
-            .map(|code| format!("{} {code}\n", Exit::of(*code) as u8))
-            .collect();
+        let table: String =
+            Code::ALL.iter().map(|code| format!("{} {code}\n", Exit::of(*code) as u8)).collect();
         insta::assert_snapshot!(table, @r"
         2 INVALID_INPUT
         2 INVALID_CONFIG

@@ -11,16 +11,14 @@ pub struct Failure {
     pub exit: Exit,
     /// What happened, in one sentence.
     pub detail: String,
-    /// The error's code, where it has one.
-    pub code: Option<String>,
     /// Problems of the input: JSON pointer and message.
     pub problems: Vec<(String, String)>,
     /// More lines: reasons per node, a log's end.
     pub notes: Vec<String>,
     /// What a person could do.
-    pub hint: Option<String>,
+    pub hint: Option<Box<str>>,
     /// The request's id, to look it up in a replica's log.
-    pub request_id: Option<String>,
+    pub request_id: Option<Box<str>>,
 }
 
 /// What a verb answers.
@@ -33,7 +31,6 @@ impl Failure {
         Self {
             exit,
             detail: detail.into(),
-            code: None,
             problems: vec![],
             notes: vec![],
             hint: None,
@@ -56,7 +53,7 @@ impl Failure {
     /// Adds what a person could do.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.hint = Some(hint.into().into_boxed_str());
         self
     }
 

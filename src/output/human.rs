@@ -46,6 +46,12 @@ pub fn span(seconds: i64) -> String {
     }
 }
 
+/// A count with its noun: `1 instance`, `3 instances`.
+#[must_use]
+pub fn count(count: usize, one: &str, many: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
+}
+
 /// How long ago an RFC 3339 time was; `-` when it is none.
 #[must_use]
 pub fn age(time: Option<&str>, now: Timestamp) -> String {

@@ -110,6 +110,13 @@ pub fn render_value(format: Format, value: &Value) -> Outcome<String> {
         .map_err(|error| Failure::caused("cannot encode the answer as YAML", &error))
 }
 
+/// Records in the order of their names: ids say when, and people look for names.
+#[must_use]
+pub fn by_name(mut records: Vec<Value>) -> Vec<Value> {
+    records.sort_by(|one, other| text(one, "/name").cmp(&text(other, "/name")));
+    records
+}
+
 /// Prints a list.
 ///
 /// # Errors
