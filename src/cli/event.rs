@@ -195,3 +195,42 @@ impl View for Records {
         text(record, "/requestId").unwrap_or("-")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain() -> Vec<Value> {
+        let mut before = hex::encode([0; 32]);
+        let mut records = Vec::new();
+        for seq in 1..=3_u64 {
+            let mut record = json!({
+                "seq": seq, "revision": seq * 10, "at": "2026-01-01T00:00:00.123Z", "actor": "token/a",
+                "method": "nodes.cordon", "resource": "node/n", "tenant": "", "outcome": "ok",
+                "requestId": format!("req_{seq}"), "prevHash": before,
+            });
+            before = crate::cli::chain::hash(&record).unwrap();
+            record["hash"] = json!(before);
+            records.push(record);
+        }
+        records
+    }
+
+    #[test]
+    fn an_untouched_chain_is_good() {
+        assert_eq!(check_chain(&chain()).unwrap()["records"], 3);
+        assert_eq!(check_chain(&chain()[1..]).unwrap()["first"], 2);
+    }
+
+    #[test]
+    fn an_altered_record_and_a_missing_one_are_found() {
+        let mut altered = chain();
+        altered[1]["actor"] = json!("token/b");
+        let failure = check_chain(&altered).unwrap_err();
+        assert!(failure.detail.contains("at record 2: its hash is not"), "{failure}");
+        let mut missing = chain();
+        missing.remove(1);
+        let failure = check_chain(&missing).unwrap_err();
+        assert!(failure.detail.contains("at record 3: it follows record 1"), "{failure}");
+    }
+}

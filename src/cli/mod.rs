@@ -3,7 +3,7 @@
 mod access;
 mod agent;
 mod apply;
-mod chain;
+pub(crate) mod chain;
 pub(crate) mod cluster;
 mod complete;
 mod context;

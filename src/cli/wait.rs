@@ -316,7 +316,13 @@ async fn look(client: &Client, name: &str) -> Outcome<Option<(Value, Vec<Value>)
         Err(error) if error.is("NOT_FOUND") => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    Ok(Some((workload, instances(client, name).await?)))
+    let call = Call::get(format!("{BASE}/instances")).query("workload", name);
+    match client.list(call).await {
+        Ok(instances) => Ok(Some((workload, instances))),
+        // It went away between the two questions.
+        Err(error) if error.is("NOT_FOUND") => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Adds the end of the log of the first instance that failed; what cannot be had is left out.
@@ -330,12 +336,22 @@ async fn with_log(client: &Client, failure: Failure, seen: Option<(&Value, &[Val
         .query("follow", false);
     let read = async { client.stream(call).await.ok()?.text().await.ok() };
     let log = edge::within(Duration::from_secs(3), read).await.flatten().unwrap_or_default();
-    log.lines()
-        .rev()
-        .take(LOG_LINES)
-        .collect::<Vec<_>>()
-        .into_iter()
-        .rev()
+    log_notes(&log, failure)
+}
+
+/// The log's last lines as notes, without what was said already.
+fn log_notes(log: &str, failure: Failure) -> Failure {
+    let mut lines: Vec<&str> = log.lines().collect();
+    lines.dedup();
+    let said = failure.notes.clone();
+    let is_new = |line: &&&str| {
+        let message = line.rsplit_once(": ").map_or(**line, |(_, message)| message);
+        !said.iter().any(|note| note.ends_with(message))
+    };
+    lines
+        .iter()
+        .skip(lines.len().saturating_sub(LOG_LINES))
+        .filter(is_new)
         .fold(failure, |failure, line| failure.note(format!("| {line}")))
 }
 
@@ -446,6 +462,14 @@ mod tests {
           node-2: cordoned
         hint: they stay pending and start when a node can take them; ask for less, or `palisade workload rm hello`
         ");
+    }
+
+    #[test]
+    fn a_log_adds_only_what_is_new() {
+        let failure = Failure::new(Exit::Error, "x").note("a on n: COMMAND_NOT_FOUND: no `y`");
+        let log = "shim: /d: COMMAND_NOT_FOUND: no `y`\nabout to fail\nabout to fail\n";
+        let notes = log_notes(log, failure).notes;
+        assert_eq!(notes, ["a on n: COMMAND_NOT_FOUND: no `y`", "| about to fail"]);
     }
 
     #[test]

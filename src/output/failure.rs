@@ -85,6 +85,10 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error: {}", self.detail)?;
         for (pointer, message) in &self.problems {
+            // The sentence for one problem is the problem.
+            if self.problems.len() == 1 && self.detail.ends_with(message) {
+                continue;
+            }
             let place = if pointer.is_empty() { "(document)" } else { pointer };
             write!(f, "\n  {place}: {message}")?;
         }
@@ -110,6 +114,15 @@ impl From<std::io::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_problem_is_said_once() {
+        let failure = Failure {
+            problems: vec![("/count".into(), "must be at least 1".into())],
+            ..Failure::usage("/count: must be at least 1")
+        };
+        assert_eq!(failure.to_string(), "error: /count: must be at least 1");
+    }
 
     #[test]
     fn a_failure_says_what_where_and_what_to_do() {
