@@ -73,8 +73,13 @@ pub(crate) async fn poll<T, F: Future<Output = Option<T>>>(
     }
 }
 
+/// Microseconds since 1970.
+pub(crate) fn unix_micros() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(u64::MAX))
+}
+
 /// Seconds since 1970, for reports.
 pub(crate) fn unix_seconds() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| now.as_secs())
+    unix_micros() / 1_000_000
 }

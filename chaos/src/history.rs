@@ -178,6 +178,9 @@ pub struct Quiet {
     pub wanted: u64,
     /// How many the cluster says are healthy.
     pub healthy: u64,
+    /// Whether the instances went when their workload was removed at last; none: not asked.
+    #[serde(default)]
+    pub removed: Option<bool>,
 }
 
 /// What was seen in one run.

@@ -357,7 +357,7 @@ fn replay(options: &Options) -> String {
         options.replicas,
         options.agents,
         options.clients,
-        faults.join(",")
+        if faults.is_empty() { "none".to_owned() } else { faults.join(",") }
     )
 }
 

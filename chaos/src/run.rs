@@ -119,8 +119,12 @@ async fn drive(
         .ok();
     if options.agents > 0 {
         seen_by_api(&rig, clock, &mut history).await;
-        if let Err(error) = rig.remove(WORKLOAD, Duration::from_secs(20)).await {
+        let removed = rig.remove(WORKLOAD, Duration::from_secs(20)).await;
+        if let Err(error) = &removed {
             tracing::warn!(error = format!("{error:#}"), "the workload was not removed in time");
+        }
+        if let Some(quiet) = &mut history.quiet {
+            quiet.removed = Some(removed.is_ok());
         }
     }
     Ok((history, injected))

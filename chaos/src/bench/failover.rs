@@ -22,6 +22,8 @@ const EVERY: Duration = Duration::from_millis(5);
 const ATTEMPT_LIMIT: Duration = Duration::from_millis(100);
 const ROUND_LIMIT: Duration = Duration::from_secs(20);
 const CONNECTIONS: usize = 12;
+const WARM_UP: usize = 10;
+const WARM_UP_MAX: usize = 100;
 const GOAL_MS: f64 = 200.0;
 
 pub(super) async fn measure(rig: &Rig, rounds: usize) -> Result<Vec<Line>> {
@@ -49,13 +51,7 @@ async fn fail_over(rig: &Rig, round: usize) -> Result<f64> {
     for survivor in &survivors {
         prober.open(*survivor).await;
     }
-    // Writes go on until the very moment.
-    for _ in 0..10 {
-        let (_, acknowledged) = prober.attempt(survivors[0]).await;
-        if !acknowledged {
-            bail!("round {round}: the cluster took no write before the leader was killed");
-        }
-    }
+    prober.warm_up(survivors[0]).await.with_context(|| format!("round {round}"))?;
     let member = &rig.replicas[leader];
     let clock = Clock::start();
     member.kill()?;
@@ -111,6 +107,20 @@ impl Prober {
         let asked =
             (0..CONNECTIONS).map(|_| self.http.once(replica, &request, Duration::from_secs(2)));
         futures::future::join_all(asked).await;
+    }
+
+    /// Writes until the very moment, so that nothing sleeps.
+    async fn warm_up(&mut self, replica: usize) -> Result<()> {
+        let mut acknowledged = 0;
+        for _ in 0..WARM_UP_MAX {
+            if self.attempt(replica).await.1 {
+                acknowledged += 1;
+            }
+            if acknowledged == WARM_UP {
+                return Ok(());
+            }
+        }
+        bail!("{acknowledged} of {WARM_UP_MAX} writes were acknowledged before the kill")
     }
 
     /// One write. Answers when it began and whether it was acknowledged.

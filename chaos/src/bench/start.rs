@@ -1,4 +1,4 @@
-//! From `palisade dev --fresh --detach` to two ready nodes.
+//! From `palisade dev --detach` in a new directory to two ready nodes.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn round(binary: &Binary) -> Result<f64> {
     let folder = Folder::new()?;
     let (dir, context_file) = (folder.path().join("dev"), folder.path().join("contexts.toml"));
     let clock = Clock::start();
-    let start = words(&[&"dev", &"--fresh", &"--detach", &"--dir", &dir]);
+    let start = words(&[&"dev", &"--detach", &"--dir", &dir]);
     let started = binary.run(&context_file, &start);
     let ready = clock::poll(LIMIT, Duration::from_millis(5), || async {
         nodes_are_ready(&context_file).await.then(|| clock.elapsed())

@@ -44,6 +44,9 @@ pub(crate) fn missing(quiet: &Quiet) -> Vec<String> {
     if quiet.healthy != quiet.wanted {
         missing.push(format!("{} of {} instances are healthy", quiet.healthy, quiet.wanted));
     }
+    if quiet.removed == Some(false) {
+        missing.push("instances do not go when their workload is removed".into());
+    }
     missing
 }
 
@@ -58,6 +61,7 @@ mod tests {
             applied: [(1, Some(9)), (2, Some(9))].into(),
             wanted: 3,
             healthy: 3,
+            removed: Some(true),
         }
     }
 
@@ -86,6 +90,11 @@ mod tests {
     #[test]
     fn an_instance_that_did_not_come_back_is_found() {
         assert_eq!(violations(Quiet { healthy: 2, ..good() }), 1);
+    }
+
+    #[test]
+    fn an_instance_that_does_not_go_is_found() {
+        assert_eq!(violations(Quiet { removed: Some(false), ..good() }), 1);
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub const ALL: [Check; 6] = [
     Check { id: exits::ID, claim: "no replica and no agent ends by itself", judge: exits::judge },
     Check {
         id: convergence::ID,
-        claim: "when the faults are over, all replicas are ready at one index and all instances healthy",
+        claim: "when the faults are over, everything converges: replicas, instances, and their removal",
         judge: convergence::judge,
     },
 ];

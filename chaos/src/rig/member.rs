@@ -46,6 +46,7 @@ impl Member {
         let log = append(&self.log)?;
         let started = Command::new(&self.program)
             .args(&self.args)
+            .env("PATH", path_with(&self.program))
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot use the log")?)
             .stderr(log)
@@ -117,6 +118,15 @@ impl Member {
         let tail = self.log_tail().join("\n  ");
         anyhow!("{} {what}; it wrote at last:\n  {tail}", self.name)
     }
+}
+
+/// The search path, with the program's directory first: specs name `palisade` as one that is
+/// installed.
+fn path_with(program: &Path) -> OsString {
+    let own = program.parent().map(Path::to_owned);
+    let rest = std::env::var_os("PATH").unwrap_or_default();
+    let all = own.into_iter().chain(std::env::split_paths(&rest));
+    std::env::join_paths(all).unwrap_or(rest)
 }
 
 fn append(path: &Path) -> Result<File> {

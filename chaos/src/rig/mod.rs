@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use crate::{
     clock,
-    http::{Access, BASE, Http, Request},
+    http::{Access, BASE, Http, Request, Tried},
     proc,
 };
 
@@ -205,7 +205,7 @@ impl Rig {
     pub(crate) async fn is_ready(&self, index: usize) -> bool {
         let request = Request::get("/readyz");
         let tried = self.http.once(index, &request, Duration::from_secs(2)).await;
-        matches!(tried, crate::http::Tried::Done(_))
+        matches!(tried, Tried::Done(_))
     }
 
     /// What this replica knows, at once.
@@ -265,16 +265,32 @@ impl Rig {
         workload::instances(&self.http, workload).await
     }
 
-    /// Removes a workload and waits until its instances are gone.
+    /// Removes a workload and waits until its record is gone, which is when the agents have
+    /// confirmed that its last instance is.
     pub(crate) async fn remove(&self, workload: &str, limit: Duration) -> Result<()> {
         let path = format!("{BASE}/workloads/{workload}");
-        let request = Request::delete(path, format!("remove-{workload}"));
+        let key = format!("remove-{workload}-{}", clock::unix_micros());
+        let request = Request::delete(path.as_str(), key);
         self.http.ask(&request, Duration::from_secs(10)).await?;
-        let gone = clock::poll(limit, PAUSE, || async {
-            self.instances(workload).await.ok().filter(Vec::is_empty).map(drop)
-        })
-        .await;
-        gone.with_context(|| format!("the instances of {workload} do not go"))
+        let (mut last, clock) = (String::new(), clock::Clock::start());
+        for replica in (0..self.replicas.len()).cycle() {
+            match self
+                .http
+                .once(replica, &Request::get(path.as_str()), Duration::from_secs(3))
+                .await
+            {
+                Tried::Refused { status: 404, .. } => return Ok(()),
+                Tried::Done(answer) => {
+                    last = answer.body.get("status").map(Value::to_string).unwrap_or_default();
+                }
+                other => last = other.describe(),
+            }
+            if clock.elapsed() > limit {
+                break;
+            }
+            clock::sleep(PAUSE).await;
+        }
+        bail!("workload {workload} is still there: {last}")
     }
 }
 

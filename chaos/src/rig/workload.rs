@@ -18,8 +18,8 @@ pub(crate) fn hello(name: &str, binary: &Path, count: u64) -> Value {
         "count": count,
         "task": {"command": [binary.display().to_string(), "hello"]},
         "ports": [{"name": "http"}],
-        "resources": {"cpumem": {"cpu": 0.05, "memory": "32MiB"}},
-        "health": {"http": {"port": "http", "path": "/"}, "interval": "500ms"},
+        "resources": {"cpumem": {"cpu-request": 0.1, "memory-request": "64MiB"}},
+        "health": {"http": {"port": "http", "path": "/healthz"}, "interval": "500ms"},
     })
 }
 
