@@ -19,6 +19,9 @@ use crate::{
 };
 
 const EVERY: Duration = Duration::from_millis(5);
+/// How often once a second has gone without success: a prober must not keep down what it waits for.
+const EVERY_LATE: Duration = Duration::from_millis(50);
+const LATE: Duration = Duration::from_secs(1);
 const ATTEMPT_LIMIT: Duration = Duration::from_millis(100);
 const ROUND_LIMIT: Duration = Duration::from_secs(20);
 const CONNECTIONS: usize = 12;
@@ -138,14 +141,18 @@ impl Prober {
         let mut flying = FuturesUnordered::new();
         let mut turn = 0;
         while killed.elapsed() < ROUND_LIMIT {
-            flying.push(self.attempt(replicas[turn % replicas.len()]));
-            turn += 1;
+            if flying.len() < CONNECTIONS {
+                flying.push(self.attempt(replicas[turn % replicas.len()]));
+                turn += 1;
+            }
+            let every = if killed.elapsed() < LATE { EVERY } else { EVERY_LATE };
             let next = Clock::start();
-            while let Some(left) = EVERY.checked_sub(next.elapsed()) {
+            while let Some(left) = every.checked_sub(next.elapsed()) {
                 match clock::within(left, flying.next()).await {
                     Some(Some((_, true))) => return Some(killed.elapsed()),
                     Some(Some((_, false))) => {}
-                    Some(None) | None => break,
+                    Some(None) => clock::sleep(left).await,
+                    None => break,
                 }
             }
         }
