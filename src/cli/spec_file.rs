@@ -40,6 +40,25 @@ impl Language {
     }
 }
 
+impl Language {
+    /// By the first line that says something.
+    fn guess(text: &str) -> Self {
+        let says = |line: &&str| !line.is_empty() && !line.starts_with('#');
+        let first = text.lines().map(str::trim).find(says).unwrap_or("");
+        let key = |c: char| c.is_ascii_alphanumeric() || "-_.\"".contains(c);
+        let is_toml = match first.split_once('=') {
+            Some((before, _)) => before.trim().chars().all(key),
+            None => first.starts_with('[') && first.ends_with(']') && !first.contains(','),
+        };
+        match first.chars().next() {
+            // JSON is YAML, but its own parser says more exactly what is wrong.
+            Some('{') => Self::Json,
+            _ if is_toml => Self::Toml,
+            _ => Self::Yaml,
+        }
+    }
+}
+
 /// Reads all specs that `path` means; `-` is standard input.
 pub(super) fn read(path: &Path) -> Outcome<Vec<Spec>> {
     if path.as_os_str() == "-" {
@@ -131,12 +150,7 @@ fn parse(origin: &str, language: Option<Language>, bytes: &[u8]) -> Outcome<Vec<
     if text.trim().is_empty() {
         return Err(Failure::usage(format!("{origin} is empty")).hint("see examples/hello.yaml"));
     }
-    // JSON is YAML, but its own parser says more exactly what is wrong.
-    let language = language.unwrap_or(if text.trim_start().starts_with('{') {
-        Language::Json
-    } else {
-        Language::Yaml
-    });
+    let language = language.unwrap_or_else(|| Language::guess(text));
     let values = match language {
         Language::Yaml => yaml(origin, text)?,
         Language::Json => json(origin, text)?,
@@ -231,6 +245,20 @@ mod tests {
         let toml = parse("f", Some(Language::Toml), b"name = \"a\"\ncount = 2\n").unwrap();
         assert_eq!(yaml[0].value, json!({"name": "a", "count": 2}));
         assert_eq!((&yaml, &yaml), (&json, &toml));
+    }
+
+    #[test]
+    fn the_language_of_standard_input_is_guessed() {
+        for (text, language) in [
+            ("# hi\nname = \"a\"\n", Language::Toml),
+            ("[task]\ncommand = []", Language::Toml),
+            ("{\"name\": 1}", Language::Json),
+            ("name: a=b\n", Language::Yaml),
+            ("[1, 2]", Language::Yaml),
+            ("---\nname: a", Language::Yaml),
+        ] {
+            assert_eq!(Language::guess(text), language, "{text}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     layout::Layout,
+    lock::{Holder, Lock},
     process::ProcessId,
     start::{client, own_context},
 };
@@ -51,6 +52,13 @@ pub struct Killed {
 /// There is no leader, or it is no child of `dev`, or none follows it.
 pub async fn kill_leader(layout: &Layout) -> Outcome<Killed> {
     let context = own_context(layout)?;
+    if matches!(Lock::holder(layout), Holder::Nobody) {
+        return Err(Failure::new(
+            Exit::Unavailable,
+            format!("the cluster in {} does not run", layout.root().display()),
+        )
+        .hint("start it with `palisade dev`"));
+    }
     let all = client(&context, BUDGET)?;
     whole(&all).await?;
     let status = cluster::status(&all, false).await?;

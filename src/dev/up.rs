@@ -16,6 +16,7 @@ use super::{
     stop::{Stopped, stop, sweep},
 };
 use crate::{
+    context_file::Contexts,
     edge,
     output::{self, Exit, Failure, Format, Outcome, Progress, human},
 };
@@ -88,6 +89,8 @@ async fn run(options: &UpOptions, mut stop: StopSignal, own_session: bool) -> Ou
     let began = edge::now();
     let layout = &options.layout;
     let mut progress = Progress::new();
+    // Looked at before anything is made or wiped: without it nobody would get in.
+    Contexts::load(&options.context_file)?;
     clean(options, &progress).await?;
     let plan = prepare(layout)?;
     publish_context(&plan.context, &options.context_file)?;
