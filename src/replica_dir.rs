@@ -147,10 +147,12 @@ impl ReplicaDir {
     /// The members do not name it.
     pub fn member(&self) -> Result<Member, DirError> {
         let me = self.identity.replica;
-        self.config.members.iter().find(|member| member.id == me.0).map(Into::into).ok_or_else(|| {
-            let why = format!("replica {me} is not among its members");
-            DirError::Malformed { path: self.path.join("replica.toml"), why }
-        })
+        self.config.members.iter().find(|member| member.id == me.0).map(Into::into).ok_or_else(
+            || {
+                let why = format!("replica {me} is not among its members");
+                DirError::Malformed { path: self.path.join("replica.toml"), why }
+            },
+        )
     }
 }
 
@@ -165,12 +167,15 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<T, DirError> {
 
 fn read_config(path: &Path) -> Result<ReplicaConfig, DirError> {
     let malformed = |why: String| DirError::Malformed { path: path.to_owned(), why };
-    let config: ReplicaConfig = toml::from_str(&read(path)?).map_err(|error| malformed(error.to_string()))?;
+    let config: ReplicaConfig =
+        toml::from_str(&read(path)?).map_err(|error| malformed(error.to_string()))?;
     let mut ids: Vec<u64> = config.members.iter().map(|member| member.id).collect();
     ids.sort_unstable();
     ids.dedup();
     if ids.len() != config.members.len() || ids.is_empty() {
-        return Err(malformed("member ids must be unique, and there must be one at least".to_owned()));
+        return Err(malformed(
+            "member ids must be unique, and there must be one at least".to_owned(),
+        ));
     }
     Ok(config)
 }

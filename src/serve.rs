@@ -90,7 +90,9 @@ pub async fn run(options: ServeOptions, stop: impl Future<Output = ()> + Send) -
     let rt: Rt = Arc::new(TokioRuntime::current().map_err(|error| failed("no runtime", &error))?);
     let (authority, certificate) = load_pki(&dir)?;
     let replica = start_replica(&dir, &authority, &certificate, &island).await?;
-    let result = with_replica(&options.builder, &dir, authority, certificate, rt, replica.clone(), stop).await;
+    let result =
+        with_replica(&options.builder, &dir, authority, certificate, rt, replica.clone(), stop)
+            .await;
     let stopping = replica.clone();
     let stopped = island.handle.spawn(async move { stopping.shutdown().await }).await;
     if stopped.is_err() {
@@ -124,7 +126,8 @@ async fn start_replica(
         key_der: certificate.key.clone_key(),
     };
     let rt: Rt = Arc::new(TokioRuntime::new(island.handle.clone()));
-    let options = ReplicaOptions::new(dir.data(), dir.identity.clone(), dir.config.peer_listen, tls, rt);
+    let options =
+        ReplicaOptions::new(dir.data(), dir.identity.clone(), dir.config.peer_listen, tls, rt);
     let started = island.handle.spawn(Replica::start(options)).await;
     let started = started.map_err(|error| failed("the replica's start panicked", &error))?;
     started.map_err(|error| failed("cannot start the replica", &error))
@@ -144,8 +147,9 @@ async fn with_replica(
         bootstrap: dir.bootstrap.clone().map(Into::into),
         node_lost: Duration::from_millis(dir.config.node_lost_ms),
     };
-    let Assembled { registry, server } =
-        builder.assemble(settings).map_err(|error| failed("cannot put the modules together", &error))?;
+    let Assembled { registry, server } = builder
+        .assemble(settings)
+        .map_err(|error| failed("cannot put the modules together", &error))?;
     let context = Context { rt: rt.clone(), store: replica.clone(), ports: Arc::default() };
     start_modules(&registry, &context).await?;
     // A replica that was part of a cluster before answers local reads without a quorum.
@@ -162,7 +166,9 @@ async fn with_replica(
         context: context.clone(),
         metrics,
         limits: Limits::default(),
-        gateway: GatewayOptions { heartbeat: Duration::from_millis(dir.config.heartbeat_ms.into()) },
+        gateway: GatewayOptions {
+            heartbeat: Duration::from_millis(dir.config.heartbeat_ms.into()),
+        },
         open: open.clone(),
     })
     .await
@@ -220,8 +226,9 @@ async fn start_modules(registry: &palisade_contract::Registry, context: &Context
 async fn fault(rt: &Rt, replica: &Replica) -> Failure {
     loop {
         if let Some(reason) = replica.fault() {
-            return Failure::new(Exit::Error, format!("the replica stopped: {reason}"))
-                .hint("the other replicas go on; mend what the message names, then start this one again");
+            return Failure::new(Exit::Error, format!("the replica stopped: {reason}")).hint(
+                "the other replicas go on; mend what the message names, then start this one again",
+            );
         }
         rt.sleep(FAULT_CHECK).await;
     }
@@ -269,7 +276,8 @@ impl Workers {
         for role in [Role::Controllers, Role::Scheduler] {
             let (stop, stopped) = tokio::sync::oneshot::channel();
             let (end, ended) = tokio::sync::oneshot::channel();
-            let worker = worker::Worker::new(context.clone(), registry, role, worker::Options::default());
+            let worker =
+                worker::Worker::new(context.clone(), registry, role, worker::Options::default());
             let task = async move {
                 worker.run(Box::pin(stopped.map(drop))).await;
                 // Nobody waits when the process ends without a drain.
