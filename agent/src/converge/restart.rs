@@ -83,6 +83,7 @@ pub struct Track {
     ends: VecDeque<Duration>,
     counted_run: u32,
     version: u64,
+    unwanted: bool,
 }
 
 impl Track {
@@ -92,6 +93,16 @@ impl Track {
             let (busy, kill_at) = (self.busy, self.kill_at);
             let counted_run = self.counted_run;
             *self = Self { busy, kill_at, counted_run, version: spec_version, ..Self::default() };
+        }
+    }
+
+    /// The spec names it no more: what put a restart off does not put its removal off.
+    pub fn leave(&mut self) {
+        if !std::mem::replace(&mut self.unwanted, true) {
+            self.next_try = None;
+            self.failures = 0;
+            self.ends.clear();
+            self.crash_loop = false;
         }
     }
 

@@ -242,6 +242,22 @@ fn back_off_doubles_and_becomes_a_crash_loop_that_is_visible() {
 }
 
 #[test]
+fn a_crash_loop_does_not_put_its_removal_off() {
+    let mut all = observed(vec![instance("a", exited(1))]);
+    plan_after(&node(vec![wanted("a")]), &mut all, at(0));
+    let track = &mut all.get_mut("a").unwrap().track;
+    assert!(track.next_try.is_some());
+    track.leave();
+    assert_eq!(plan(Some(&node(vec![])), &all, at(1)), [Action::Remove { id: "a".into() }]);
+    // A removal that failed is put off like anything else.
+    let policy = Policy::of(&wanted("a"));
+    let track = &mut all.get_mut("a").unwrap().track;
+    track.failed(&policy, at(1));
+    track.leave();
+    assert!(matches!(plan(Some(&node(vec![])), &all, at(2))[..], [Action::Wait { .. }]));
+}
+
+#[test]
 fn one_end_is_counted_once_however_often_it_is_seen() {
     let spec = node(vec![wanted("a")]);
     let mut all = observed(vec![instance("a", exited(1))]);

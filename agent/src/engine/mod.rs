@@ -280,6 +280,11 @@ impl Engine {
             seen.track.follow(instance.spec_version);
             self.driver_of.entry(instance.id.clone()).or_insert_with(|| driver_name(instance));
         }
+        for (id, seen) in &mut self.observed {
+            if spec::instance(spec, id).is_none() {
+                seen.track.leave();
+            }
+        }
     }
 
     fn instance_spec(&self, id: &str) -> Option<&InstanceSpec> {
