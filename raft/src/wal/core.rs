@@ -256,7 +256,7 @@ impl Wal {
                 keep_free: 0,
             });
         }
-        self.gauge.admit(&self.space, entries)?;
+        self.gauge.admit(&self.space)?;
         if entries + marks <= self.active.room_for_entries() {
             return Ok(());
         }

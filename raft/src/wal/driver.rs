@@ -151,9 +151,9 @@ impl Handle {
         self.shared.queue().failure.clone()
     }
 
-    /// Whether less than the reserve is free, so that proposals should be refused; looks again while it is.
+    /// Whether less than the reserve is free, so that proposals should be refused; looks each time.
     ///
-    /// Appends are still taken down to half of the reserve, so that what is in flight goes through.
+    /// Appends are still taken while segments have room, so that what is in flight goes through.
     #[must_use]
     pub fn is_low(&self) -> bool {
         self.shared.space.is_low()

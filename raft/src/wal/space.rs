@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
@@ -11,32 +10,27 @@ use super::error::WalError;
 use super::types::Options;
 use crate::disk::{self, File, Files};
 
-/// How many bytes of entries are taken between two looks at the free space.
-const LOOK_EVERY: u64 = 1 << 20;
-
 /// The free space under the log, shared between the log and its handles.
 pub(super) struct Space {
     files: Arc<dyn Files>,
     dir: PathBuf,
     reserve: u64,
-    low: AtomicBool,
 }
 
 impl Space {
     pub fn new(files: Arc<dyn Files>, dir: &Path, reserve: u64) -> Self {
-        Self { files, dir: dir.to_owned(), reserve, low: AtomicBool::new(false) }
+        Self { files, dir: dir.to_owned(), reserve }
     }
 
     /// Looks; a file system that does not say counts as having room, and then preparing a segment finds out.
     pub fn free(&self) -> u64 {
-        let free = self.files.free_bytes(&self.dir).unwrap_or(u64::MAX);
-        self.low.store(free < self.reserve, Ordering::Relaxed);
-        free
+        self.files.free_bytes(&self.dir).unwrap_or(u64::MAX)
     }
 
-    /// Whether less than the reserve is free, as far as known; looks again while it is.
+    /// Whether less than the reserve is free. It looks each time: other programs fill disks quickly,
+    /// and who asks first need not have anything refused later.
     pub fn is_low(&self) -> bool {
-        self.low.load(Ordering::Relaxed) && self.free() < self.reserve
+        self.free() < self.reserve
     }
 
     /// What must stay free when entries are taken; the rest of the reserve is for votes.
@@ -49,10 +43,10 @@ impl Space {
     }
 }
 
-/// Counts what was taken since the last look.
+/// Whether entries had to be refused. Until then what has room in a segment is taken: that room was
+/// made before, and refusing what is in flight would stop the replica.
 #[derive(Default)]
 pub(super) struct Gauge {
-    since: u64,
     refused: bool,
 }
 
@@ -62,13 +56,11 @@ impl Gauge {
         self.refused = true;
     }
 
-    /// Whether `bytes` more of entries may be taken.
-    pub fn admit(&mut self, space: &Space, bytes: u64) -> Result<(), WalError> {
-        self.since = self.since.saturating_add(bytes);
-        if self.since < LOOK_EVERY && !self.refused {
+    /// Whether more entries may be taken.
+    pub fn admit(&mut self, space: &Space) -> Result<(), WalError> {
+        if !self.refused {
             return Ok(());
         }
-        self.since = 0;
         self.refused = space.free() < space.floor();
         if self.refused { Err(space.full(space.floor())) } else { Ok(()) }
     }

@@ -168,6 +168,17 @@ fn a_low_disk_is_seen_and_recovers_by_itself() {
 }
 
 #[test]
+fn a_disk_filled_by_others_is_low_at_once() {
+    let files = MemFiles::new();
+    let (handle, _driver) = driver(&files, Options { reserve_bytes: 50_000, ..small() });
+    assert!(!handle.is_low());
+    files.set_capacity(Some(files.used() + 100));
+    assert!(handle.is_low(), "before anything is appended");
+    files.set_capacity(None);
+    assert!(!handle.is_low());
+}
+
+#[test]
 fn an_append_after_the_driver_is_gone_is_answered() {
     let files = MemFiles::new();
     let (handle, driver) = driver(&files, small());
