@@ -21,7 +21,7 @@ pub enum WalError {
     /// Bytes that had been acknowledged are damaged or gone.
     #[error(
         "log file {} is damaged at byte {offset}: {what}; nothing was changed and this replica does not vote; \
-         rejoin it from its peers with `palisade cluster repair`", file.display()
+         put back a good copy of the file, or leave this replica out: the others go on", file.display()
     )]
     Corrupt {
         /// The damaged file.
