@@ -1,8 +1,8 @@
 //! One run of a reconciler: what it is given, how it ended, and what becomes of its work row.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use futures::future::BoxFuture;
+use futures::{FutureExt, future::BoxFuture};
 use palisade_contract::{
     Cancelled, Code, Context, Error, ReconcileContext, Reconciler, Result, module::Run,
 };
@@ -41,6 +41,8 @@ pub struct Ended {
     pub id: WorkId,
     /// How.
     pub outcome: Result<Run>,
+    /// The highest revision that it committed: the key is not run again from a view before it.
+    pub committed_rev: u64,
 }
 
 impl Ended {
@@ -75,7 +77,10 @@ fn chain(error: &Error) -> String {
 impl Job {
     /// The run as a task, and what asks it to end early.
     #[must_use]
-    pub fn into_task(self, context: Context) -> (Cancelled, BoxFuture<'static, Result<Run>>) {
+    pub fn into_task(
+        self,
+        context: Context,
+    ) -> (Cancelled, BoxFuture<'static, (Result<Run>, u64)>) {
         let every_ms = self
             .reconciler
             .periodic()
@@ -85,26 +90,43 @@ impl Job {
         let shard = shard_of(&self.work.key);
         let cx = ReconcileContext::new(context, self.check, shard, self.work, every_ms);
         let cancelled = cx.cancelled.clone();
-        (cancelled, Box::pin(run(self.reconciler, cx, self.attempts)))
+        let task = async move {
+            let ran = AssertUnwindSafe(run(self.reconciler, &cx, self.attempts)).catch_unwind();
+            let outcome = match ran.await {
+                Ok(outcome) => outcome,
+                // The key must come back, later: whatever made it panic is still there.
+                Err(_) => {
+                    put_off(&cx, self.attempts, Error::internal("the reconciler panicked")).await
+                }
+            };
+            (outcome, cx.committed_rev())
+        };
+        (cancelled, Box::pin(task))
     }
 }
 
-async fn run(reconciler: Arc<dyn Reconciler>, cx: ReconcileContext, attempts: u32) -> Result<Run> {
+async fn run(reconciler: Arc<dyn Reconciler>, cx: &ReconcileContext, attempts: u32) -> Result<Run> {
     let key = cx.work.key.clone();
-    let outcome = reconciler.run(&cx, &key).await;
-    match &outcome {
-        _ if cx.is_finished() => {}
-        Ok(Run::Done) => drop(cx.finish(|_| Ok(())).await?),
-        Ok(Run::Again) => drop(cx.put_off(millis(AGAIN), "").await?),
-        Ok(Run::After(delay)) => drop(cx.put_off(millis(*delay), "").await?),
-        // The lease is another's by now, or will be confirmed again: the row stays as it is.
-        Err(error) if error.code == Code::Fenced => {}
-        Err(error) => {
-            let delay = jittered(&*cx.context.rt, backoff(attempts));
-            drop(cx.put_off(millis(delay), &chain(error)).await?);
-        }
+    let outcome = reconciler.run(cx, &key).await;
+    match outcome {
+        outcome if cx.is_finished() => outcome,
+        Ok(Run::Done) => cx.finish(|_| Ok(())).await.map(|_| Run::Done),
+        Ok(Run::Again) => cx.put_off(millis(AGAIN), "").await.map(|_| Run::Again),
+        Ok(Run::After(delay)) => cx.put_off(millis(delay), "").await.map(|_| Run::After(delay)),
+        // The lease is another's by now, or will be confirmed again, or another run was first: the
+        // row stays as it is.
+        Err(error) if error.code == Code::Fenced => Err(error),
+        Err(error) => put_off(cx, attempts, error).await,
     }
-    outcome
+}
+
+/// Puts a failed run off and keeps its error with the row.
+async fn put_off(cx: &ReconcileContext, attempts: u32, error: Error) -> Result<Run> {
+    let delay = jittered(&*cx.context.rt, backoff(attempts));
+    if let Err(second) = cx.put_off(millis(delay), &chain(&error)).await {
+        tracing::debug!(error = %second, "a failed run could not be put off");
+    }
+    Err(error)
 }
 
 fn backoff(attempts: u32) -> Duration {

@@ -27,7 +27,7 @@ use palisade_state::{
     lease::singleton_lease,
     limits::SESSION_MS,
     port::jittered,
-    shard::shard_of,
+    shard::{Shard, shard_of},
 };
 
 use crate::{
@@ -68,6 +68,8 @@ pub struct Worker {
     name: String,
     incarnation: u64,
     reconcilers: BTreeMap<&'static str, Arc<dyn Reconciler>>,
+    /// The names of the role's shard leases, by shard.
+    shard_leases: Vec<Name>,
     options: Options,
 }
 
@@ -89,7 +91,7 @@ struct Held {
 
 enum Event {
     Ended(Ended),
-    BeatSent,
+    BeatSent { applied: bool },
     Released,
 }
 
@@ -106,7 +108,9 @@ impl Worker {
             .filter(|reconciler| reconciler.role() == role)
             .map(|reconciler| (reconciler.name(), reconciler))
             .collect();
-        Self { context, role, name, incarnation, reconcilers, options }
+        let shard_leases =
+            (0..=u8::MAX).map(|shard| role.shard_lease(Shard(shard)).into()).collect();
+        Self { context, role, name, incarnation, reconcilers, shard_leases, options }
     }
 
     /// Runs until `stop` ends, then drains: runs end, leases go to others at once.
@@ -127,6 +131,7 @@ impl Worker {
             stopping: false,
             beating: false,
             releasing: BTreeSet::new(),
+            held_back: BTreeMap::new(),
         };
         state.run(stop, receiver).await;
     }
@@ -144,7 +149,24 @@ struct Loop {
     beating: bool,
     /// Leases whose release was proposed and is not seen yet.
     releasing: BTreeSet<(Name, Fence)>,
+    /// Keys that wait for something that is not in their rows.
+    held_back: BTreeMap<WorkId, HeldBack>,
 }
+
+/// Why a key that is due is not run yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct HeldBack {
+    /// Its last run committed this, and the view does not have it yet: the row that is seen may be
+    /// one that is finished.
+    until_rev: u64,
+    /// Its last run failed and could not even put its row off.
+    until: Duration,
+    failures: u32,
+}
+
+/// First pause of a key whose row could not be put off; doubles up to the longest.
+const HOLD_FIRST: Duration = Duration::from_millis(200);
+const HOLD_MAX: Duration = Duration::from_secs(5);
 
 impl Loop {
     async fn run(mut self, stop: BoxFuture<'static, ()>, mut events: Receiver<Event>) {
@@ -156,20 +178,28 @@ impl Loop {
         loop {
             select_biased! {
                 () = stop => break,
+                () = next_beat => self.beat(),
                 event = events.next() => match event {
                     Some(Event::Ended(ended)) => self.ended(ended),
-                    Some(Event::BeatSent) => {
+                    Some(Event::BeatSent { applied }) => {
                         self.beating = false;
-                        next_beat = rt.sleep(jittered(&*rt, self.worker.options.beat).min(self.worker.options.beat)).fuse();
+                        // A release that was lost on its way is repeated.
+                        self.releasing.clear();
+                        next_beat = rt.sleep(self.beat_pause(applied)).fuse();
                     }
                     Some(Event::Released) => {}
                     None => break,
                 },
                 event = watch.next() => match event {
-                    Some(event) => self.changed(event),
+                    Some(event) => {
+                        self.changed(event);
+                        // One dispatch for all that waits: each looks at every key that is due.
+                        while let Some(event) = watch.get_mut().try_next() {
+                            self.changed(event);
+                        }
+                    }
                     None => return,
                 },
-                () = next_beat => self.beat(),
             }
             self.dispatch();
         }
@@ -209,18 +239,25 @@ impl Loop {
         }
     }
 
+    /// A beat that was not applied is repeated soon.
+    fn beat_pause(&self, applied: bool) -> Duration {
+        let rt = &*self.worker.context.rt;
+        let pause = jittered(rt, self.worker.options.beat).min(self.worker.options.beat);
+        if applied { pause } else { pause / 12 }
+    }
+
     fn view(&self) -> View {
         self.worker.context.store.view()
     }
 
     fn lease_of(&self, id: &WorkId) -> Option<Name> {
         let reconciler = self.worker.reconcilers.get(id.0.as_ref())?;
-        Some(match reconciler.shard_by() {
-            ShardBy::None => singleton_lease(&id.0).into(),
+        match reconciler.shard_by() {
+            ShardBy::None => Some(singleton_lease(&id.0).into()),
             ShardBy::Node | ShardBy::Pool | ShardBy::Key => {
-                self.worker.role.shard_lease(shard_of(&id.1)).into()
+                self.worker.shard_leases.get(usize::from(shard_of(&id.1).0)).cloned()
             }
-        })
+        }
     }
 
     fn rescan(&mut self) {
@@ -231,12 +268,17 @@ impl Loop {
         for name in names.iter().chain(&lost) {
             self.lease_changed(&view, name);
         }
+        self.rescan_work(&view);
+        self.resync.rescan();
+    }
+
+    /// Looks for the keys of the leases that are held now.
+    fn rescan_work(&mut self, view: &View) {
         self.dirty.clear();
         self.due.clear();
         for (id, _) in view.all_work() {
-            self.work_changed(&view, id);
+            self.work_changed(view, id);
         }
-        self.resync.rescan();
     }
 
     fn changed(&mut self, event: WatchEvent) {
@@ -245,11 +287,16 @@ impl Loop {
             WatchEvent::Reset => self.rescan(),
             WatchEvent::Changed(changes) if changes.everything => self.rescan(),
             WatchEvent::Changed(changes) => {
+                let mut moved = false;
                 for name in &changes.leases {
-                    self.lease_changed(&view, name);
+                    moved |= self.lease_changed(&view, name);
                 }
-                for id in &changes.work {
-                    self.work_changed(&view, id);
+                if moved {
+                    self.rescan_work(&view);
+                } else {
+                    for id in &changes.work {
+                        self.work_changed(&view, id);
+                    }
                 }
             }
         }
@@ -278,14 +325,16 @@ impl Loop {
         keys
     }
 
-    fn lease_changed(&mut self, view: &View, name: &Name) {
+    /// Takes note of a lease as it is now; whether it came or went.
+    fn lease_changed(&mut self, view: &View, name: &Name) -> bool {
         let mine = view.lease(name).filter(|lease| {
             lease.role == self.worker.role
                 && lease.owner.as_ref() == self.worker.name
                 && lease.incarnation == self.worker.incarnation
         });
         let Some(lease) = mine else {
-            if self.held.remove(name).is_some() {
+            let lost = self.held.remove(name).is_some();
+            if lost {
                 for (lease, cancelled) in self.running.values() {
                     if lease == name {
                         cancelled.cancel();
@@ -293,20 +342,29 @@ impl Loop {
                 }
                 self.resync.lease_moved();
             }
-            return;
+            return lost;
         };
         let runs = self.running.values().filter(|(of, _)| of == name).count();
         let held = Held { fence: lease.fence, leaving: lease.handoff.is_some(), runs };
-        if self.held.insert(name.clone(), held).is_none() {
+        let before = self.held.insert(name.clone(), held);
+        if before.is_none_or(|before| before.fence != held.fence) {
+            // What was refused under the fence before may be tried at once under this one.
+            for waits in self.held_back.values_mut() {
+                waits.until = Duration::ZERO;
+            }
+        }
+        if before.is_none() {
             self.resync.lease_moved();
         }
+        before.is_none()
     }
 
     fn work_changed(&mut self, view: &View, id: &WorkId) {
         if let Some(before) = self.dirty.remove(id) {
             self.due.remove(&(before.due_ms, id.clone()));
         }
-        if !self.worker.reconcilers.contains_key(id.0.as_ref()) {
+        // Keys of leases that others hold are looked for when a lease comes.
+        if !self.lease_of(id).is_some_and(|lease| self.held.contains_key(&lease)) {
             return;
         }
         if let Some(row) = view.work(&id.0, &id.1) {
@@ -320,16 +378,26 @@ impl Loop {
     /// Begins what is due, and releases what is to be handed over.
     fn dispatch(&mut self) {
         let view = self.view();
-        let (now_ms, term) = (view.clock().now_ms, view.applied().term);
+        let (now_ms, applied) = (view.clock().now_ms, view.applied());
+        let now = self.worker.context.rt.now();
+        self.held_back.retain(|id, waits| {
+            waits.until_rev > applied.index || waits.until > now || self.dirty.contains_key(id)
+        });
         let room = self.worker.options.runs_max.saturating_sub(self.running.len());
         let ready: Vec<(WorkId, Name)> = self
             .due
             .iter()
             .take_while(|(due_ms, _)| *due_ms <= now_ms)
             .filter(|(_, id)| !self.running.contains_key(id))
+            .filter(|(_, id)| {
+                let waits = self.held_back.get(id).copied().unwrap_or_default();
+                waits.until_rev <= applied.index && waits.until <= now
+            })
             .filter_map(|(_, id)| Some((id.clone(), self.lease_of(id)?)))
             .filter(|(_, lease)| {
-                self.held.get(lease).is_some_and(|held| !held.leaving && held.fence.term == term)
+                self.held
+                    .get(lease)
+                    .is_some_and(|held| !held.leaving && held.fence.term == applied.term)
             })
             .take(room)
             .collect();
@@ -360,9 +428,13 @@ impl Loop {
         let mut sender = self.sender.clone();
         let id = id.clone();
         let task = async move {
-            let outcome = task.await;
+            let (outcome, committed_rev) = task.await;
             // The loop is gone when nobody listens; the run's fence has stopped it by then.
-            let _ = futures::SinkExt::send(&mut sender, Event::Ended(Ended { id, outcome })).await;
+            let _ = futures::SinkExt::send(
+                &mut sender,
+                Event::Ended(Ended { id, outcome, committed_rev }),
+            )
+            .await;
         };
         self.worker.context.rt.spawn("reconcile", Box::pin(task));
     }
@@ -373,9 +445,22 @@ impl Loop {
             held.runs = held.runs.saturating_sub(1);
         }
         ended.log(&lease);
+        let before = self.dirty.get(&ended.id).map(|dirty| (dirty.generation, dirty.due_ms));
         // The row as it is now: the run may have ended before its change set came.
         let view = self.view();
         self.work_changed(&view, &ended.id);
+        let after = self.dirty.get(&ended.id).map(|dirty| (dirty.generation, dirty.due_ms));
+        let stuck = ended.outcome.is_err() && after.is_some() && before == after;
+        let now = self.worker.context.rt.now();
+        let waits = self.held_back.entry(ended.id).or_default();
+        waits.until_rev = ended.committed_rev;
+        if stuck {
+            let pause = HOLD_FIRST.saturating_mul(2_u32.saturating_pow(waits.failures.min(16)));
+            waits.failures = waits.failures.saturating_add(1);
+            waits.until = now + pause.min(HOLD_MAX);
+        } else {
+            *waits = HeldBack { until_rev: waits.until_rev, ..HeldBack::default() };
+        }
     }
 
     fn beat(&mut self) {
@@ -397,7 +482,7 @@ impl Loop {
             draining: false,
             sharded: reconcilers.clone().any(|reconciler| reconciler.shard_by() != ShardBy::None),
         };
-        self.propose("beat", Kind::WorkerBeat(beat), Event::BeatSent);
+        self.propose("beat", Kind::WorkerBeat(beat), |applied| Event::BeatSent { applied });
     }
 
     fn release_command(&self, leases: Vec<HeldLease>, leave: bool) -> Kind {
@@ -429,27 +514,33 @@ impl Loop {
             .map(|(lease, fence)| HeldLease { lease: lease.to_string(), fence: Some(fence.into()) })
             .collect();
         let release = self.release_command(leases, false);
-        self.propose("release", release, Event::Released);
+        self.propose("release", release, |_| Event::Released);
     }
 
     /// Proposes in a task of its own; the loop goes on.
-    fn propose(&self, what: &'static str, kind: Kind, then: Event) {
+    fn propose(
+        &self,
+        what: &'static str,
+        kind: Kind,
+        then: impl FnOnce(bool) -> Event + Send + 'static,
+    ) {
         let context = self.worker.context.clone();
         let mut sender = self.sender.clone();
-        let (role, beat) = (self.worker.role, self.worker.options.beat);
+        let role = self.worker.role;
         let task = async move {
-            match context.store.propose(kind.into()).await {
-                Ok(outcome) if outcome.is_applied() => {}
+            let applied = match context.store.propose(kind.into()).await {
+                Ok(outcome) if outcome.is_applied() => true,
                 Ok(outcome) => {
-                    tracing::warn!(?role, what, ?outcome, "the kernel refused a worker's command")
+                    tracing::warn!(?role, what, ?outcome, "the kernel refused a worker's command");
+                    false
                 }
                 Err(error) => {
                     tracing::debug!(?role, what, %error, "a worker's command was not applied");
-                    context.rt.sleep(beat / 12).await;
+                    false
                 }
-            }
+            };
             // Nobody listens when the worker has stopped.
-            let _ = futures::SinkExt::send(&mut sender, then).await;
+            let _ = futures::SinkExt::send(&mut sender, then(applied)).await;
         };
         self.worker.context.rt.spawn(what, Box::pin(task));
     }

@@ -13,7 +13,7 @@ use palisade_contract::{
 };
 use palisade_scheduler::worker::{Options, Worker};
 use palisade_state::{
-    Role, Runtime, Store, Table,
+    Role, Runtime, Store, StoreError, Table,
     command::{Kind, WorkerBeat},
     memory::MemoryStore,
     step::StepRuntime,
@@ -299,4 +299,96 @@ fn shards_of_a_dead_worker_move_when_its_session_ends() {
     assert!(rig.store.view().leases().all(|(_, lease)| lease.owner.as_ref() == "1"));
     rig.enqueue("a");
     assert!(rig.ran().contains(&"a".to_owned()));
+}
+
+#[test]
+fn a_reconciler_that_panics_comes_back_later() {
+    let script = Arc::new(|_: &ReconcileContext, key: &str| -> BoxFuture<'static, Result<Run>> {
+        if key == "bad" {
+            async { panic!("as planned") }.boxed()
+        } else {
+            futures::future::ready(Ok(Run::Done)).boxed()
+        }
+    });
+    let rig = Rig::new(ShardBy::None, false, script);
+    let _stop = rig.start();
+    rig.enqueue("bad");
+    let row = rig.store.view().work("test.marks", "bad").cloned().unwrap();
+    assert_eq!(row.attempts, 1, "its row was put off: {row:?}");
+    rig.ran();
+    rig.pass(1_000);
+    assert!(rig.ran().contains(&"bad".to_owned()), "and it is tried again");
+    rig.enqueue("good");
+    assert!(rig.ran().contains(&"good".to_owned()));
+}
+
+/// A store that can refuse everything at once, as a leader with a full disk does.
+struct Full {
+    store: Arc<MemoryStore>,
+    full: std::sync::atomic::AtomicBool,
+}
+
+impl Store for Full {
+    fn view(&self) -> palisade_state::View {
+        self.store.view()
+    }
+
+    fn linearizable(&self) -> BoxFuture<'_, std::result::Result<palisade_state::View, StoreError>> {
+        self.store.linearizable()
+    }
+
+    fn at_revision(
+        &self,
+        revision: u64,
+    ) -> BoxFuture<'_, std::result::Result<palisade_state::View, StoreError>> {
+        self.store.at_revision(revision)
+    }
+
+    fn propose(
+        &self,
+        command: palisade_state::Command,
+    ) -> BoxFuture<'_, std::result::Result<palisade_state::Outcome, StoreError>> {
+        if self.full.load(std::sync::atomic::Ordering::Relaxed) {
+            return futures::future::ready(Err(StoreError::NoSpace)).boxed();
+        }
+        self.store.propose(command)
+    }
+
+    fn watch(&self) -> palisade_state::Watch {
+        self.store.watch()
+    }
+
+    fn replica(&self) -> palisade_state::ReplicaId {
+        self.store.replica()
+    }
+
+    fn status(&self) -> palisade_state::port::ClusterStatus {
+        self.store.status()
+    }
+}
+
+#[test]
+fn a_full_disk_makes_no_run_spin() {
+    let mut rig = Rig::done(ShardBy::None);
+    let full = Arc::new(Full { store: rig.store.clone(), full: false.into() });
+    rig.context.store = full.clone();
+    let _stop = rig.start();
+    rig.enqueue("a");
+    assert_eq!(rig.ran(), ["a"]);
+    rig.enqueue("a");
+    rig.ran();
+    rig.store.apply(enqueue_command("b")).unwrap();
+    full.full.store(true, std::sync::atomic::Ordering::Relaxed);
+    rig.rt.advance(Duration::from_secs(20));
+    let runs = rig.ran().len();
+    assert!((1..=20).contains(&runs), "{runs} runs in 20 s");
+    full.full.store(false, std::sync::atomic::Ordering::Relaxed);
+    rig.pass(10_000);
+    assert_eq!(rig.store.view().all_work().count(), 0, "it goes on by itself");
+}
+
+fn enqueue_command(key: &str) -> palisade_state::Command {
+    let mut tx = palisade_state::Tx::new(MemoryStore::default().view());
+    tx.enqueue("test.marks", key).unwrap();
+    tx.build().unwrap().into()
 }

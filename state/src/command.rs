@@ -225,6 +225,10 @@ pub struct Txn {
     /// What the caller is answered; kept with the idempotency record.
     #[prost(bytes = "vec", tag = "12")]
     pub response: Vec<u8>,
+    /// The work row that it is written for, with the generation at which the run began: the row must
+    /// still be there, at that generation or a later one.
+    #[prost(message, optional, tag = "13")]
+    pub work: Option<Finish>,
 }
 
 /// The key under which a transaction is applied at most once.
@@ -399,7 +403,7 @@ pub struct Outcome {
     #[prost(uint64, tag = "1")]
     pub revision: u64,
     /// What happened.
-    #[prost(oneof = "Verdict", tags = "2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "Verdict", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
     pub verdict: Option<Verdict>,
 }
 
@@ -441,6 +445,20 @@ pub enum Verdict {
     /// The leader's own proposal from another term.
     #[prost(message, tag = "8")]
     Dropped(Dropped),
+    /// Another run of the same work was committed first.
+    #[prost(message, tag = "9")]
+    Superseded(Superseded),
+}
+
+/// See [`Verdict::Superseded`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Superseded {
+    /// The reconciler's name.
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    /// What it looked at.
+    #[prost(string, tag = "2")]
+    pub key: String,
 }
 
 /// See [`Verdict::IdempotencyMismatch`].

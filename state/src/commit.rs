@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    command::{Conflict, Fenced, Outcome, Verdict},
+    command::{Conflict, Fenced, Outcome, Superseded, Verdict},
     port::{Runtime, Store, StoreError, jittered},
     tx::{Tx, TxError},
     view::View,
@@ -33,6 +33,9 @@ pub enum CommitError<E> {
     /// The lease moved on.
     #[error("the lease {:?} is not held: {}", .0.lease, .0.why)]
     Fenced(Fenced),
+    /// Another run of the same work was committed first.
+    #[error("another run of {} for {:?} was committed first", .0.kind, .0.key)]
+    Superseded(Superseded),
     /// The idempotency key was used for another request.
     #[error("this idempotency key was used for another request")]
     IdempotencyMismatch,
@@ -91,6 +94,7 @@ fn judge<E>(outcome: Outcome) -> Result<Committed, CommitError<E>> {
         Some(Verdict::Replayed(response)) => Ok(Committed { revision, response, replayed: true }),
         Some(Verdict::Conflict(conflict)) => Err(CommitError::Conflict(conflict)),
         Some(Verdict::Fenced(fenced)) => Err(CommitError::Fenced(fenced)),
+        Some(Verdict::Superseded(superseded)) => Err(CommitError::Superseded(superseded)),
         Some(Verdict::IdempotencyMismatch(_)) => Err(CommitError::IdempotencyMismatch),
         Some(Verdict::Invalid(why)) => Err(CommitError::Invalid(why)),
         Some(Verdict::Dropped(_)) => {

@@ -4,6 +4,10 @@
 //! - `QUEUE-1` There is at most one row for a kind and key.
 //! - `Q1` A finish deletes a row only at the generation that the run began with, so a key that was
 //!   enqueued meanwhile stays.
+//! - `QUEUE-2` A generation of a kind and key is never used again: it is at least the index of the
+//!   entry that enqueued it, so a run that is late by a whole life of the row finds another number.
+//! - `Q2` (its half) Of two runs of one generation only one can commit: what the other writes for a
+//!   row that is gone is refused.
 
 use imbl::OrdMap;
 
@@ -19,7 +23,7 @@ pub type WorkKey = (Name, Name);
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkRow {
-    /// Grows with each enqueue.
+    /// Grows with each enqueue; never used again for this kind and key.
     pub generation: u64,
     /// Logical milliseconds before which it is not run.
     pub due_ms: u64,
@@ -43,14 +47,14 @@ impl WorkQueue {
         let due_ms = now_ms.saturating_add(item.delay_ms);
         let row = match self.rows.get(&id) {
             None => WorkRow {
-                generation: 1,
+                generation: revision,
                 due_ms,
                 attempts: 0,
                 last_error: String::new(),
                 enqueued_rev: revision,
             },
             Some(row) => WorkRow {
-                generation: row.generation + 1,
+                generation: revision.max(row.generation + 1),
                 due_ms: row.due_ms.min(due_ms),
                 attempts: 0,
                 last_error: String::new(),
@@ -61,11 +65,16 @@ impl WorkQueue {
         id
     }
 
+    /// Whether the row that a run began with is still there, at its generation or a later one.
+    pub(crate) fn holds(&self, item: &Finish) -> bool {
+        let id: WorkKey = (item.kind.as_str().into(), item.key.as_str().into());
+        self.rows.get(&id).is_some_and(|row| row.generation >= item.generation)
+    }
+
     /// Deletes the row if nobody enqueued it since the run began.
     pub(crate) fn finish(&mut self, item: &Finish) -> Option<WorkKey> {
         let id: WorkKey = (item.kind.as_str().into(), item.key.as_str().into());
         let current = self.rows.get(&id)?.generation;
-        debug_assert!(item.generation <= current, "Q1: a run cannot be ahead of its row");
         (item.generation == current).then(|| {
             self.rows.remove(&id);
             id

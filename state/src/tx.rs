@@ -330,6 +330,11 @@ impl Tx {
         self.txn.idempotency = Some(idempotency);
     }
 
+    /// Ties it to the work row for which a run writes it.
+    pub fn for_work(&mut self, work: Finish) {
+        self.txn.work = Some(work);
+    }
+
     /// Ties it to a lease.
     pub fn fenced(&mut self, fence: FenceCheck) {
         self.txn.fence = Some(fence);

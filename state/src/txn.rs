@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use crate::{
     change::ChangeSet,
-    command::{Conflict, IdempotencyMismatch, PointCheck, RangeCheck, Txn, Verdict, Write},
+    command::{
+        Conflict, IdempotencyMismatch, PointCheck, RangeCheck, Superseded, Txn, Verdict, Write,
+    },
     key::KeyBytes,
     lease,
     record::{Record, Stamp},
@@ -36,6 +38,12 @@ pub(crate) fn apply(
         && let Err(fenced) = lease::check(state, at.term, held)
     {
         return (at.index, Verdict::Fenced(fenced));
+    }
+    if let Some(work) = &txn.work
+        && !state.queue.holds(work)
+    {
+        let superseded = Superseded { kind: work.kind.clone(), key: work.key.clone() };
+        return (at.index, Verdict::Superseded(superseded));
     }
     if let Some(changed) = txn.points.iter().find(|point| !point_holds(state, point)) {
         return (at.index, conflict(&changed.table, &changed.key));

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use palisade_state::{
@@ -117,6 +117,7 @@ pub struct ReconcileContext {
     /// For a periodic key: milliseconds after which it comes back.
     pub every_ms: Option<u64>,
     finished: Arc<AtomicBool>,
+    committed_rev: Arc<AtomicU64>,
 }
 
 impl ReconcileContext {
@@ -137,6 +138,7 @@ impl ReconcileContext {
             work,
             every_ms,
             finished: Arc::default(),
+            committed_rev: Arc::default(),
         }
     }
 
@@ -207,6 +209,12 @@ impl ReconcileContext {
         Ok(committed)
     }
 
+    /// The highest revision that this run committed; 0: none.
+    #[must_use]
+    pub fn committed_rev(&self) -> u64 {
+        self.committed_rev.load(Ordering::Acquire)
+    }
+
     fn requeue(&self, delay_ms: u64, error: String) -> Requeue {
         let Finish { kind, key, generation } = self.work.clone();
         Requeue { kind, key, generation, delay_ms, error }
@@ -216,9 +224,12 @@ impl ReconcileContext {
         let ended: Result<Committed, CommitError<Error>> =
             commit::run(&*self.context.store, &*self.context.rt, self.view(), |tx| {
                 tx.fenced(self.lease.clone());
+                tx.for_work(self.work.clone());
                 build(tx)
             })
             .await;
-        Ok(ended?)
+        let committed = ended?;
+        self.committed_rev.fetch_max(committed.revision, Ordering::AcqRel);
+        Ok(committed)
     }
 }

@@ -214,7 +214,9 @@ impl From<CommitError<Error>> for Error {
             CommitError::Conflict(_) => {
                 Self::new(Code::Conflict, error.to_string()).hint("try again")
             }
-            CommitError::Fenced(_) => Self::new(Code::Fenced, error.to_string()),
+            CommitError::Fenced(_) | CommitError::Superseded(_) => {
+                Self::new(Code::Fenced, error.to_string())
+            }
             CommitError::IdempotencyMismatch => {
                 Self::new(Code::IdempotencyMismatch, error.to_string())
                     .hint("use a new Idempotency-Key for a new request")

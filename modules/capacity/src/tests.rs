@@ -90,7 +90,8 @@ fn one_transaction_places_all_and_wakes_each_group_once() {
     assert_eq!(bench.view().revision(), before + 1);
     let nodes: Vec<String> = demands.iter().map(|d| node_of(&bench, &d.id).unwrap()).collect();
     assert_eq!(nodes, ["a", "b", "a", "b"]);
-    assert_eq!(bench.view().work("test.wake", "web").unwrap().generation, 1);
+    let row = bench.view().work("test.wake", "web").cloned().unwrap();
+    assert_eq!(row.generation, row.enqueued_rev, "woken once");
     assert!(bench.view().work(PLACER_KIND, "default").is_none());
     assert!(findings(&bench).is_empty());
 }

@@ -122,7 +122,9 @@ proptest! {
                 }
                 Op::Enqueue { key } => {
                     tx.enqueue("kind", &name(key)).unwrap();
-                    *next.queue.entry(key).or_default() += 1;
+                    let index = store.view().applied().index + 1;
+                    let before = model.queue.get(&key).copied().unwrap_or_default();
+                    next.queue.insert(key, index.max(before + 1));
                 }
                 Op::FinishAt { key, behind } => {
                     let generation = model.queue.get(&key).map_or(0, |g| g.saturating_sub(behind));

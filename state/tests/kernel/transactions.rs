@@ -263,3 +263,43 @@ fn a_watcher_is_told_of_everything_that_a_batch_changed_and_of_nothing_else() {
     let Some(WatchEvent::Changed(changes)) = watch.try_next() else { panic!("nothing came") };
     assert!(changes.rows.is_empty() && changes.work.is_empty() && changes.events.is_none());
 }
+
+fn finish(store: &MemoryStore, generation: u64) -> Outcome {
+    use palisade_state::command::Finish;
+    let mut tx = Tx::new(store.view());
+    let work = Finish { kind: "work".into(), key: "k".into(), generation };
+    tx.for_work(work.clone());
+    tx.finish(work);
+    apply(store, tx)
+}
+
+#[test]
+fn of_two_runs_of_one_generation_only_the_first_commits() {
+    let store = MemoryStore::default();
+    write(&store, |tx| tx.enqueue("work", "k"));
+    let generation = store.view().work("work", "k").unwrap().generation;
+    assert!(finish(&store, generation).is_applied());
+    assert!(matches!(finish(&store, generation).verdict, Some(Verdict::Superseded(_))));
+}
+
+#[test]
+fn a_run_that_is_late_by_a_whole_life_of_its_row_takes_no_wake_up_away() {
+    let store = MemoryStore::default();
+    write(&store, |tx| tx.enqueue("work", "k"));
+    let first = store.view().work("work", "k").unwrap().generation;
+    finish(&store, first);
+    write(&store, |tx| tx.enqueue("work", "k"));
+    let second = store.view().work("work", "k").unwrap().generation;
+    assert!(second > first, "a generation is never used again");
+    // The row is at a later generation: what the late run writes stands, the wake-up stays.
+    assert!(finish(&store, first).is_applied());
+    assert_eq!(store.view().work("work", "k").unwrap().generation, second);
+}
+
+#[test]
+fn a_run_ahead_of_its_row_is_refused() {
+    let store = MemoryStore::default();
+    write(&store, |tx| tx.enqueue("work", "k"));
+    let generation = store.view().work("work", "k").unwrap().generation;
+    assert!(matches!(finish(&store, generation + 1).verdict, Some(Verdict::Superseded(_))));
+}
