@@ -177,11 +177,13 @@ fn whoami(cx: &MethodContext, _view: &View, _input: Nothing) -> Result<Whoami> {
 fn create(cx: &MethodContext, tx: &mut Tx, input: CreateToken) -> Result<TokenRecord> {
     let clock = tx.view().clock();
     if let Some((taken, _)) = tx.by_index(&API_TOKENS, "name", &input.name)?.into_iter().next() {
-        return Err(Error::new(
+        let error = Error::new(
             Code::Conflict,
             format!("there is an API token {:?} already, with id {taken}", input.name),
         )
-        .hint("choose another name, or revoke that one first"));
+        .hint("choose another name, or revoke that one first");
+        // The same request would find the same token.
+        return Err(Error { retryable: false, ..error });
     }
     let id = mint_id(&*cx.context.rt);
     if tx.get(&API_TOKENS, &id)?.is_some() {

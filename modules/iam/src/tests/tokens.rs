@@ -134,7 +134,7 @@ fn a_name_is_unique_until_its_token_is_revoked() {
     let first = world.token(2, "ci", "viewer", json!({}));
     let input = json!({"secretSha256": hash(3), "name": "ci", "roles": ["viewer"]});
     let refused = world.call("apiTokens.create", input.clone()).unwrap_err();
-    assert_eq!(refused.code, Code::Conflict);
+    assert_eq!((refused.code, refused.retryable), (Code::Conflict, false));
     world.call("apiTokens.revoke", json!({"token": first})).unwrap();
     assert!(world.call("apiTokens.create", input).is_ok());
 }
