@@ -10,9 +10,13 @@ use std::{
 
 use rustls::ClientConfig;
 
-use crate::support::{
-    Replicas,
-    http::{connect, read_all, tls},
+use crate::{
+    support::{
+        Replicas,
+        http::{connect, read_all, tls},
+        list, text,
+    },
+    tokens::{create, join},
 };
 
 /// Whether a request over such a connection is answered at all.
@@ -54,6 +58,27 @@ fn a_client_of_another_cluster_is_refused_and_refuses() {
         let answer = stranger.get(0, "/api/compute/nodes").unwrap();
         assert_eq!((answer.status, answer.code().as_str()), (401, "UNAUTHENTICATED"), "{bad:?}");
     }
+}
+
+#[test]
+fn an_agent_of_another_cluster_is_not_served() {
+    let (here, there) = (Replicas::start(1), Replicas::beside());
+    let identity = |cluster: &Replicas| {
+        let token = create(cluster, "token", &[]);
+        join(cluster, "node", &token.file, &token.pin).ok();
+        let path = cluster.home.path().join("node/identity.json");
+        let identity: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        let chain = list(&identity, "/chain").iter().map(|der| {
+            let der = der.as_str().unwrap();
+            format!("-----BEGIN CERTIFICATE-----\n{der}\n-----END CERTIFICATE-----\n")
+        });
+        (chain.collect::<String>(), text(&identity, "/keyPem").to_owned())
+    };
+    let (ours, theirs) = (identity(&here), identity(&there));
+    let (addr, our_ca) = (&here.api.addrs[0], pki(&here, "ca.pem"));
+    assert!(answered(addr, &tls(&our_ca, Some((&ours.0, &ours.1)))));
+    assert!(!answered(addr, &tls(&our_ca, Some((&theirs.0, &theirs.1)))));
 }
 
 #[test]

@@ -4,13 +4,15 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use crate::support::{Out, Replicas, list, text, until};
 
-struct Token {
-    file: String,
-    id: String,
-    pin: String,
+/// A join token that was made.
+pub struct Token {
+    pub file: String,
+    pub id: String,
+    pub pin: String,
 }
 
-fn create(cluster: &Replicas, name: &str, flags: &[&str]) -> Token {
+/// Makes one into a file of that name.
+pub fn create(cluster: &Replicas, name: &str, flags: &[&str]) -> Token {
     let file = cluster.home.path().join(name).to_str().unwrap().to_owned();
     let mut args = vec!["-o", "json", "token", "create", "--out", &file];
     args.extend_from_slice(flags);
@@ -21,7 +23,7 @@ fn create(cluster: &Replicas, name: &str, flags: &[&str]) -> Token {
 }
 
 /// Joins the first replica of `server` as a new node.
-fn join(server: &Replicas, data: &str, token_file: &str, pin: &str) -> Out {
+pub fn join(server: &Replicas, data: &str, token_file: &str, pin: &str) -> Out {
     let args = [
         "agent",
         "join",
