@@ -1,6 +1,9 @@
 //! Who leads, as this replica sees it, and who waits for a change.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use openraft::{AsyncRuntime, async_runtime::WatchReceiver};
 use palisade_state::Published;
@@ -19,6 +22,8 @@ use crate::{
 pub(crate) struct Seen {
     pub(crate) term: u64,
     pub(crate) leader: Option<u64>,
+    /// When this leader, or that there is none, was first seen, on this process's monotonic clock.
+    pub(crate) since: Duration,
     pub(crate) membership: Arc<StoredMembership>,
 }
 
@@ -74,20 +79,34 @@ impl Leadership {
         }
     }
 
+    /// Since when `me` was seen to lead in `term`; `None` while that is not seen.
+    pub(crate) fn led_since(&self, me: u64, term: u64) -> Option<Duration> {
+        let held = self.held();
+        (held.leader == Some(me) && held.term == term).then_some(held.since)
+    }
+
     /// Takes over what `raft` shows; true when the leader is another one.
-    fn refresh<R: AsyncRuntime>(&self, raft: &Raft<R>) -> bool {
-        let now = {
+    fn refresh<R: AsyncRuntime>(&self, raft: &Raft<R>, now: Duration) -> bool {
+        let shown = {
             let metrics = raft.server_metrics();
             let shown = metrics.borrow_watched();
             Seen {
                 term: shown.vote.leader_id.term,
                 leader: shown.current_leader,
+                since: now,
                 membership: shown.membership_config.clone(),
             }
         };
+        self.take(shown)
+    }
+
+    fn take(&self, mut shown: Seen) -> bool {
         let mut held = self.held();
-        let is_other = held.leader != now.leader || held.term != now.term;
-        *held = now;
+        let is_other = held.leader != shown.leader || held.term != shown.term;
+        if !is_other {
+            shown.since = held.since;
+        }
+        *held = shown;
         drop(held);
         if is_other {
             self.changed.notify_waiters();
@@ -112,7 +131,7 @@ impl<R: AsyncRuntime> Follower<R> {
     pub(crate) async fn run(self) {
         let mut watched = self.raft.server_metrics();
         loop {
-            if self.leadership.refresh(&self.raft) {
+            if self.leadership.refresh(&self.raft, self.shared.rt.now()) {
                 self.tell();
             }
             if watched.changed().await.is_err() {
@@ -138,5 +157,23 @@ impl<R: AsyncRuntime> Follower<R> {
             self.shared.metrics.leader_changes.inc();
         }
         self.forwarder.leader_changed(seen.leader);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leadership_dates_from_when_it_was_first_seen_in_its_term() {
+        let leadership = Leadership::default();
+        let at = Duration::from_secs;
+        let seen = |term, leader, since| Seen { term, leader, since, ..Seen::default() };
+        assert!(leadership.take(seen(3, Some(1), at(10))));
+        assert!(!leadership.take(seen(3, Some(1), at(20))), "only the membership is another");
+        assert_eq!(leadership.led_since(1, 3), Some(at(10)));
+        assert_eq!(leadership.led_since(2, 3), None);
+        assert!(leadership.take(seen(4, Some(1), at(30))));
+        assert_eq!((leadership.led_since(1, 3), leadership.led_since(1, 4)), (None, Some(at(30))));
     }
 }

@@ -30,6 +30,7 @@ mod reads;
 mod refusal;
 mod replica;
 mod runtime;
+mod schedule;
 mod snapshots;
 mod start;
 mod stop;

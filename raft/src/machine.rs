@@ -199,6 +199,13 @@ impl<R: AsyncRuntime> RaftSnapshotBuilder<TypeConfig<R>> for Builder {
                 self.shared.metrics.snapshots_taken.inc();
                 Ok(Snapshot { meta: self.meta.clone(), snapshot: data })
             }
+            Err(error) if error.is_full() => {
+                tracing::warn!(error = chain(&error), "a snapshot was put off");
+                self.shared.metrics.snapshots_put_off.inc();
+                // A snapshot of nothing: openraft has a newer one, or none, and goes on with that. An error would
+                // stop the replica.
+                Ok(Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::PutOff })
+            }
             Err(error) => {
                 let reason = chain(&error);
                 self.shared.fault.raise(format!("writing a snapshot: {reason}"));

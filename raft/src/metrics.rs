@@ -47,6 +47,7 @@ pub struct Metrics {
     pub(crate) read_rounds: Counter,
     pub(crate) reads: Counter,
     pub(crate) snapshots_taken: Counter,
+    pub(crate) snapshots_put_off: Counter,
     pub(crate) snapshots_installed: Counter,
     pub(crate) snapshots_sent: Counter,
     pub(crate) peers_refused: Family<RefusedLabel, Counter>,
@@ -63,6 +64,12 @@ impl Metrics {
     #[must_use]
     pub fn snapshots_taken(&self) -> u64 {
         self.snapshots_taken.get()
+    }
+
+    /// Snapshots, taken or received, that had to wait because the disk had no room.
+    #[must_use]
+    pub fn snapshots_put_off(&self) -> u64 {
+        self.snapshots_put_off.get()
     }
 
     /// Snapshots received from a leader and installed.
@@ -92,6 +99,11 @@ impl Metrics {
         add("read_rounds", "ReadIndex rounds", &self.read_rounds);
         add("reads", "Linearizable reads", &self.reads);
         add("snapshots_taken", "Snapshots taken", &self.snapshots_taken);
+        add(
+            "snapshots_put_off",
+            "Snapshots that had to wait for room on the disk",
+            &self.snapshots_put_off,
+        );
         add("snapshots_installed", "Snapshots installed from a leader", &self.snapshots_installed);
         add("snapshots_sent", "Snapshots sent to a follower", &self.snapshots_sent);
         registry.register(

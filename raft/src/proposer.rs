@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! - `PROP-1` An entry is appended in the term with which it is stamped, or not at all.
-//! - `PROP-2` The time on the entries of one leader adds up to its own monotonic clock since it applied the last
-//!   entry of its predecessor; what is lost is lost on the slow side.
+//! - `PROP-2` The time on the entries of one leader adds up to at most its own monotonic clock since it was first
+//!   seen to lead. The time without a leader, and what was applied meanwhile, is on no entry: what is lost is lost on
+//!   the slow side.
 
 use std::{
     collections::VecDeque,
@@ -21,6 +22,7 @@ use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::{
+    leadership::Leadership,
     machine::Shared,
     refusal::Refusal,
     types::{FnResponder, Payload, Raft, TypeConfig},
@@ -96,9 +98,18 @@ struct Stamp {
 
 impl Stamp {
     /// Whole milliseconds since the entry before; the rest counts for the next one.
-    fn next(&mut self, term: u64, now: Duration, applied_at: Duration) -> u64 {
+    ///
+    /// The first one of a term counts from when something was last applied, and never from before `led_since`: a
+    /// worker could not show itself while nobody led, and must not be charged for it.
+    fn next(
+        &mut self,
+        term: u64,
+        now: Duration,
+        applied_at: Duration,
+        led_since: Option<Duration>,
+    ) -> u64 {
         if self.term != term {
-            *self = Self { term, last: applied_at };
+            *self = Self { term, last: applied_at.max(led_since.unwrap_or(now)) };
         }
         let delta = u64::try_from(now.saturating_sub(self.last).as_millis()).unwrap_or(u64::MAX);
         self.last += Duration::from_millis(delta);
@@ -112,6 +123,8 @@ pub(crate) struct Leader<R: AsyncRuntime> {
     pub(crate) rt: Rt,
     pub(crate) shared: Arc<Shared>,
     pub(crate) published: Arc<Published>,
+    pub(crate) leadership: Arc<Leadership>,
+    pub(crate) me: u64,
     pub(crate) wal: Handle,
     pub(crate) form: Form,
     pub(crate) pipeline: usize,
@@ -222,7 +235,9 @@ impl<R: AsyncRuntime> Leader<R> {
     }
 
     fn entry(&self, stamp: &mut Stamp, term: u64, commands: Vec<Command>) -> Payload {
-        let delta_ms = stamp.next(term, self.rt.now(), self.shared.last_applied_at());
+        let led_since = self.leadership.led_since(self.me, term);
+        let applied_at = self.shared.last_applied_at();
+        let delta_ms = stamp.next(term, self.rt.now(), applied_at, led_since);
         let wall_ms = self.rt.wall_ms();
         Payload::new(&Entry { format: FORMAT, proposer_term: term, delta_ms, wall_ms, commands })
     }
@@ -342,10 +357,32 @@ mod tests {
     fn the_stamps_of_a_leader_add_up_to_its_clock() {
         let mut stamp = Stamp { term: 0, last: Duration::ZERO };
         let at = Duration::from_micros;
-        assert_eq!(stamp.next(3, at(10_900), at(5_000)), 5, "counted from what it applied last");
-        assert_eq!(stamp.next(3, at(11_100), at(11_050)), 1, "the rest was carried over");
-        assert_eq!(stamp.next(3, at(11_200), at(11_150)), 0);
-        assert_eq!(stamp.next(3, at(20_000), at(19_900)), 9);
-        assert_eq!(stamp.next(4, at(90_000), at(80_000)), 10, "another term begins anew");
+        let led = Some(at(4_000));
+        let first = stamp.next(3, at(10_900), at(5_000), led);
+        assert_eq!(first, 5, "counted from what it applied last");
+        assert_eq!(stamp.next(3, at(11_100), at(11_050), led), 1, "the rest was carried over");
+        assert_eq!(stamp.next(3, at(11_200), at(11_150), led), 0);
+        assert_eq!(stamp.next(3, at(20_000), at(19_900), led), 9);
+        let led = Some(at(70_000));
+        assert_eq!(stamp.next(4, at(90_000), at(80_000), led), 10, "another term begins anew");
+    }
+
+    #[test]
+    fn the_time_without_a_leader_is_on_no_stamp() {
+        let at = Duration::from_secs;
+        let mut stamp = Stamp { term: 3, last: at(100) };
+        assert_eq!(
+            stamp.next(4, at(112), at(100), Some(at(112))),
+            0,
+            "its own first is not applied"
+        );
+        assert_eq!(stamp.next(4, at(113), at(112), Some(at(112))), 1000, "then time goes on");
+        let mut stamp = Stamp { term: 3, last: at(100) };
+        assert_eq!(
+            stamp.next(4, at(112), at(100), None),
+            0,
+            "proposed before leadership was noted"
+        );
+        assert_eq!(stamp.next(4, at(113), at(100), Some(at(112))), 1000);
     }
 }

@@ -4,6 +4,8 @@
 //! - `SNAP-2` What [`Kept`] names is durable under its name; purging the log relies on it alone.
 //! - `SNAP-3` A received snapshot gets its name only when it is installed, after the log was cut to fit: a crash in
 //!   between leaves the old snapshot with the old log.
+//! - `SNAP-4` A snapshot stops before it takes more than a write's worth of what the log keeps free for itself. One
+//!   that does not fit is put off and leaves nothing; it never stops the replica.
 
 use std::{
     io,
@@ -22,7 +24,7 @@ use crate::{
     offload::Disk,
     snapshot_file::{
         Head, SnapshotError, SnapshotInfo, SnapshotReader, SnapshotReceiver, SnapshotWriter, clean,
-        keep_newest, newest_good,
+        keep_newest, newest_good, set_aside,
     },
     types::{LogId, Snapshot, SnapshotMeta, StoredMembership},
     wal::Position,
@@ -52,12 +54,36 @@ pub enum SnapshotsError {
     /// The state machine has applied nothing yet.
     #[error("nothing was applied yet")]
     Nothing,
+    /// It does not fit beside what the log keeps free. Not final.
+    #[error(
+        "the disk under {} has no room for a snapshot ({free} bytes left, {needed} needed): free some space; it is \
+         tried again by itself", dir.display()
+    )]
+    NoRoom {
+        /// The snapshots' directory.
+        dir: PathBuf,
+        /// What is free.
+        free: u64,
+        /// What would have to be.
+        needed: u64,
+    },
     /// It was given away already.
     #[error("a received snapshot was installed twice")]
     Gone,
     /// No thread could be had for it.
     #[error("no thread for a snapshot")]
     Thread(#[from] io::Error),
+}
+
+impl SnapshotsError {
+    /// Whether the only thing wrong is that the disk has no room.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            Self::NoRoom { .. } => true,
+            Self::File(error) => error.is_full(),
+            _ => false,
+        }
+    }
 }
 
 /// Which snapshots are durable.
@@ -89,6 +115,49 @@ pub(crate) enum SnapshotData {
     File(PathBuf),
     /// A file that was received and has no name yet.
     Received(Box<SnapshotReceiver>),
+    /// None: it was put off.
+    PutOff,
+}
+
+/// The room for snapshots.
+#[derive(Clone)]
+struct Room {
+    disk: Disk,
+    dir: PathBuf,
+    /// What the log keeps free.
+    reserve: u64,
+}
+
+impl Room {
+    /// Whether `bytes` more leave the reserve alone. A file system that does not say counts as having room.
+    fn check(&self, bytes: u64) -> Result<(), SnapshotsError> {
+        let free = self.disk.files.free_bytes(&self.dir).unwrap_or(u64::MAX);
+        let needed = self.reserve.saturating_add(bytes);
+        if free >= needed {
+            return Ok(());
+        }
+        Err(SnapshotsError::NoRoom { dir: self.dir.clone(), free, needed })
+    }
+
+    /// Whether a snapshot of `view` fits twice, by the size of the one before or by its own.
+    fn check_for(&self, view: &View, before: Option<u64>) -> Result<(), SnapshotsError> {
+        if before.is_some_and(|bytes| self.check(bytes.saturating_mul(2)).is_ok()) {
+            return Ok(());
+        }
+        let mut bytes = 0_u64;
+        encode::<SnapshotsError>(view, |chunk| {
+            bytes += chunk.len() as u64;
+            Ok(())
+        })?;
+        self.check(bytes.saturating_mul(2))
+    }
+}
+
+/// The newest snapshot.
+#[derive(Clone)]
+struct Current {
+    meta: SnapshotMeta,
+    path: PathBuf,
 }
 
 /// The snapshots of one replica.
@@ -97,7 +166,10 @@ pub(crate) struct SnapshotStore {
     dir: PathBuf,
     cluster: [u8; 16],
     pub(crate) kept: Arc<Kept>,
-    current: Mutex<Option<(SnapshotMeta, PathBuf)>>,
+    current: Mutex<Option<Current>>,
+    room: Room,
+    /// How large the next one is thought to be; `None` when that must be found out.
+    size: Mutex<Option<u64>>,
 }
 
 /// What was found at start.
@@ -114,35 +186,55 @@ impl SnapshotStore {
         disk: Disk,
         dir: PathBuf,
         cluster: [u8; 16],
+        reserve: u64,
     ) -> Result<(Self, Found), SnapshotsError> {
         clean(disk.files.as_ref(), &dir)?;
         let newest = newest_good(disk.files.as_ref(), &dir, cluster)?;
         let mut current = None;
         let mut state = None;
+        let mut size = None;
         let kept = Arc::new(Kept::default());
         if let Some(reader) = newest.good {
             let meta = meta_of(reader.info())?;
             let last: LogId = reader.info().head.position.into();
             let loaded = load(&reader)?;
             kept.set(positions(&disk, &dir, last.index));
-            current = Some((meta.clone(), reader.info().path.clone()));
+            current = Some(Current { meta: meta.clone(), path: reader.info().path.clone() });
+            size = Some(reader.info().file_bytes);
             state = Some((last, meta.last_membership, loaded));
         }
-        let store = Self { disk, dir, cluster, kept, current: Mutex::new(current) };
+        let room = Room { disk: disk.clone(), dir: dir.clone(), reserve };
+        let (current, size) = (Mutex::new(current), Mutex::new(size));
+        let store = Self { disk, dir, cluster, kept, current, room, size };
         Ok((store, Found { state, bad: newest.bad }))
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<(SnapshotMeta, PathBuf)>> {
+    /// Takes the damaged ones that were found out of the way, once it is certain that the replica starts without
+    /// them: keeping the newest goes by names. It blocks.
+    pub(crate) fn set_aside(&self, bad: &[SnapshotError]) -> Result<(), SnapshotsError> {
+        Ok(set_aside(self.disk.files.as_ref(), &self.dir, bad)?)
+    }
+
+    /// Whether there is room for `bytes` of a snapshot.
+    pub(crate) fn room_for(&self, bytes: u64) -> Result<(), SnapshotsError> {
+        self.room.check(bytes)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Current>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn size(&self) -> MutexGuard<'_, Option<u64>> {
+        self.size.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The newest one.
     pub(crate) fn current(&self) -> Option<Snapshot> {
-        let (meta, path) = self.held().clone()?;
+        let Current { meta, path } = self.held().clone()?;
         Some(Snapshot { meta, snapshot: SnapshotData::File(path) })
     }
 
-    /// Writes a snapshot of `view`, durably, and keeps the newest two.
+    /// Writes a snapshot of `view`, durably, and keeps the newest two. One that does not fit leaves nothing.
     pub(crate) async fn write(
         &self,
         view: View,
@@ -155,10 +247,15 @@ impl SnapshotStore {
             membership: serde_json::to_vec(&meta.last_membership)?.into(),
             counts: counts(&view)?,
         };
-        let (disk, dir) = (self.disk.clone(), self.dir.clone());
+        let (disk, dir, room) = (self.disk.clone(), self.dir.clone(), self.room.clone());
+        let before = self.size().take();
         let work = move || {
+            room.check_for(&view, before)?;
             let mut writer = SnapshotWriter::create(disk.files.clone(), &dir, head)?;
-            encode::<SnapshotsError>(&view, |chunk| Ok(writer.chunk(chunk)?))?;
+            encode::<SnapshotsError>(&view, |chunk| {
+                room.check(chunk.len() as u64)?;
+                Ok(writer.chunk(chunk)?)
+            })?;
             let info = writer.finish()?;
             keep_newest(disk.files.as_ref(), &dir, KEEP)?;
             Ok::<_, SnapshotsError>((info, positions(&disk, &dir, last.index)))
@@ -166,7 +263,8 @@ impl SnapshotStore {
         let (info, kept) = self.disk.run("snapshot-write", work).await??;
         tracing::info!(index = last.index, bytes = info.file_bytes, "a snapshot was taken");
         self.kept.set(kept);
-        *self.held() = Some((meta, info.path.clone()));
+        *self.size() = Some(info.file_bytes);
+        *self.held() = Some(Current { meta, path: info.path.clone() });
         Ok(SnapshotData::File(info.path))
     }
 
@@ -182,17 +280,19 @@ impl SnapshotStore {
             let path = match data {
                 SnapshotData::File(path) => path,
                 SnapshotData::Received(receiver) => receiver.finish()?.path,
+                SnapshotData::PutOff => return Err(SnapshotsError::Gone),
             };
             let reader = SnapshotReader::open(disk.files.as_ref(), &path)?;
             let state = load(&reader)?;
             // Older ones have no log behind them any more.
             keep_newest(disk.files.as_ref(), &dir, 1)?;
-            Ok::<_, SnapshotsError>((path, state))
+            Ok((path, reader.info().file_bytes, state))
         };
-        let (path, state) = self.disk.run("snapshot-install", work).await??;
+        let (path, bytes, state) = self.disk.run("snapshot-install", work).await??;
         tracing::info!(index = last.index, "a snapshot was installed");
         self.kept.set(vec![last]);
-        *self.held() = Some((meta.clone(), path));
+        *self.size() = Some(bytes);
+        *self.held() = Some(Current { meta: meta.clone(), path });
         Ok(state)
     }
 

@@ -28,6 +28,7 @@ use crate::{
     proposer::{self, Leader, Proposer},
     reads::{Reads, Rounds},
     replica::{Answering, End, Replica},
+    schedule::Schedule,
     snapshots::{Found, SnapshotStore},
     stop::{Stop, spawn_until},
     types::Raft,
@@ -93,19 +94,20 @@ async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartError> {
     let identity = options.identity.for_wal();
     let (disk, dir) = (options.disk.clone(), options.dir.clone());
     let wal_options = wal_options(&options.tuning, lock);
+    let reserve = options.tuning.log.reserve_bytes;
     let work = move || {
-        let snapshots = disk.clone();
-        let (snapshots, found) =
-            SnapshotStore::open(snapshots, dir.join("snapshots"), identity.cluster)?;
+        let at = dir.join("snapshots");
+        let (snapshots, found) = SnapshotStore::open(disk.clone(), at, identity.cluster, reserve)?;
         let (wal, recovered) =
             Wal::open(disk.files.clone(), &dir.join("log"), identity, wal_options)?;
+        report(&recovered, &found, &dir);
+        check_gap(&recovered, &found)?;
+        snapshots.set_aside(&found.bad)?;
         Ok::<_, StartError>((snapshots, found, wal, recovered))
     };
     let ran = options.disk.run("recover", work).await;
     let in_dir = |source| StartError::Dir { dir: options.dir.clone(), source };
     let (snapshots, found, wal, recovered) = ran.map_err(in_dir)??;
-    report(&recovered, &found, &options.dir);
-    check_gap(&recovered, &found)?;
     let log_bytes = recovered.entries.iter().map(|entry| entry.payload.len() as u64 + 32).sum();
     let fault = Arc::new(Fault::default());
     let (handle, driver) = Driver::new(wal);
@@ -245,6 +247,7 @@ impl<R: AsyncRuntime> Parts<R> {
             wal: wal.clone(),
             detector: detector.clone(),
             snapshots: self.shared.snapshots.clone(),
+            metrics: self.shared.metrics.clone(),
             here: Arc::new(here),
             receiving: Arc::default(),
         });
@@ -319,6 +322,8 @@ impl<R: AsyncRuntime> Parts<R> {
             rt: self.rt.clone(),
             shared: self.shared.clone(),
             published: self.published.clone(),
+            leadership: leadership.clone(),
+            me: self.identity.replica.0,
             wal: wal.clone(),
             form: Form { cluster, lineage, epoch },
             pipeline: self.tuning.pipeline,
@@ -357,19 +362,21 @@ impl<R: AsyncRuntime> Parts<R> {
         spawn_until(&self.rt, stop.clone(), "watch-silence", watchdog.watch_silence());
     }
 
-    /// Takes a snapshot when the log has outgrown the last one.
+    /// Takes a snapshot when the log has outgrown the last one, and later when the disk has no room for it.
     fn spawn_snapshots(&self, stop: &Arc<Stop>, wal: Handle, recovered_bytes: u64) {
         let (rt, raft) = (self.rt.clone(), self.raft.clone());
-        let (every, limit) = (self.tuning.snapshot_check, self.tuning.snapshot_log_bytes);
+        let every = self.tuning.snapshot_check;
+        let mut schedule = Schedule::new(self.tuning.snapshot_log_bytes, every);
+        let metrics = self.shared.metrics.clone();
         let task = async move {
-            let mut since = 0;
             loop {
                 rt.sleep(every).await;
                 let written = recovered_bytes + wal.stats().bytes;
-                if written - since < limit || wal.is_low() {
+                let (taken, put_off) = (metrics.snapshots_taken(), metrics.snapshots_put_off());
+                if !schedule.is_due(rt.now(), written, taken, put_off) || wal.is_low() {
                     continue;
                 }
-                since = written;
+                schedule.begun(written);
                 if raft.trigger().snapshot().await.is_err() {
                     return;
                 }

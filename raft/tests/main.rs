@@ -1,11 +1,15 @@
 //! Replicas in one process, on loopback, with real disks, real sockets and real certificates.
-#![allow(clippy::disallowed_methods, reason = "these tests run on the real clock; the simulator has its own")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "these tests run on the real clock; the simulator has its own"
+)]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod damage;
 mod failover;
 mod fencing;
 mod formation;
+mod full_disk;
 mod load;
 mod quorum;
 mod restart;

@@ -77,6 +77,33 @@ async fn a_damaged_newest_snapshot_falls_back_to_the_one_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_snapshot_does_not_push_out_a_good_one() {
+    let mut cluster = Cluster::formed(small()).await;
+    let id = cluster.follower().await;
+    for round in 0..3 {
+        write_and_snapshot(&cluster, id, round).await;
+    }
+    let dir = cluster.dir(id).join("snapshots");
+    let newest = || files(&dir, "snap").into_iter().max_by_key(|path| index_of(path)).unwrap();
+    let mut damaged = vec![];
+    for round in 3..6 {
+        cluster.kill(id);
+        damaged.push(format!("{}.bad", newest().display()));
+        damage(&newest());
+        cluster.start(id).await;
+        assert_eq!(files(&dir, "snap").len(), 1, "the good one");
+        write_and_snapshot(&cluster, id, round).await;
+        assert_eq!(files(&dir, "snap").len(), 2, "two good ones");
+    }
+    cluster.same_state().await;
+    assert_eq!(cluster.replica(id).metrics().snapshots_installed(), 0, "its own data was enough");
+    let mut aside: Vec<String> =
+        files(&dir, "bad").iter().map(|path| path.display().to_string()).collect();
+    aside.sort_by_key(|path| damaged.iter().position(|name| name == path));
+    assert_eq!(aside, damaged[1..], "the newest two are there to be looked at");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn with_all_snapshots_damaged_a_replica_says_which_and_where() {
     let mut cluster = Cluster::formed(small()).await;
     let id = cluster.follower().await;

@@ -12,6 +12,7 @@ use super::{Answer, Answers, PeerApi, PeerError, convert, wire};
 use crate::{
     detector::Detector,
     fault::chain,
+    metrics::Metrics,
     refusal::Refusal,
     snapshot_file::SnapshotReceiver,
     snapshots::{SnapshotData, SnapshotStore, meta_of_head},
@@ -24,6 +25,9 @@ const STREAM_IN_FLIGHT_MAX: usize = 1024;
 const FULL_DISK_PAUSE: Duration = Duration::from_millis(200);
 /// How long the sender of a snapshot may say nothing.
 const CHUNK_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long a snapshot waits for room before it is refused; the sender would begin again at once.
+const ROOM_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the leader answers to followers' clients, here and without forwarding.
 pub(crate) trait Here: Send + Sync + 'static {
@@ -40,6 +44,7 @@ pub(crate) struct Local<R: AsyncRuntime> {
     pub(crate) wal: Handle,
     pub(crate) detector: Arc<Detector>,
     pub(crate) snapshots: Arc<SnapshotStore>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) here: Arc<dyn Here>,
     /// One snapshot is received at a time.
     pub(crate) receiving: Arc<Mutex<()>>,
@@ -160,12 +165,12 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
         chunks: BoxStream<'static, Result<wire::SnapshotChunk, PeerError>>,
     ) -> Answer<wire::SnapshotReply> {
         let (raft, snapshots, rt) = (self.raft.clone(), self.snapshots.clone(), self.rt.clone());
-        let receiving = self.receiving.clone();
+        let (receiving, metrics) = (self.receiving.clone(), self.metrics.clone());
         async move {
             let _only = receiving
                 .try_lock()
                 .map_err(|_| PeerError::Failed("another snapshot is being received".to_owned()))?;
-            let (vote, receiver) = receive(&rt, &snapshots, chunks).await?;
+            let (vote, receiver) = receive(&rt, &snapshots, &metrics, chunks).await?;
             install(&raft, vote, receiver).await
         }
         .boxed()
@@ -197,10 +202,33 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
     }
 }
 
-/// Takes a whole snapshot from its chunks.
+/// Waits until an announced snapshot fits; refuses it when that takes too long.
+async fn wait_for_room(
+    rt: &Rt,
+    snapshots: &SnapshotStore,
+    metrics: &Metrics,
+    bytes: u64,
+) -> Result<(), PeerError> {
+    let mut waited = Duration::ZERO;
+    while let Err(error) = snapshots.room_for(bytes) {
+        if waited.is_zero() {
+            tracing::warn!(error = chain(&error), bytes, "the leader's snapshot must wait");
+            metrics.snapshots_put_off.inc();
+        }
+        if waited >= ROOM_LIMIT {
+            return Err(failed(&error));
+        }
+        rt.sleep(FULL_DISK_PAUSE).await;
+        waited += FULL_DISK_PAUSE;
+    }
+    Ok(())
+}
+
+/// Takes a whole snapshot from its chunks, durably; what goes wrong is only the sender's to know.
 async fn receive(
     rt: &Rt,
     snapshots: &SnapshotStore,
+    metrics: &Metrics,
     mut chunks: BoxStream<'static, Result<wire::SnapshotChunk, PeerError>>,
 ) -> Result<(Vote, Box<SnapshotReceiver>), PeerError> {
     let mut receiver = Box::new(snapshots.receive().await.map_err(|error| failed(&error))?);
@@ -210,9 +238,12 @@ async fn receive(
         let next = next.ok_or_else(|| PeerError::Failed("the sender went silent".to_owned()))?;
         let Some(chunk) = next else { break };
         let chunk = chunk?;
-        if chunk.head.is_some() {
-            head = chunk.head;
+        if let Some(announced) = chunk.head {
+            wait_for_room(rt, snapshots, metrics, announced.bytes).await?;
+            head = Some(announced);
         }
+        // The disk may have been filled since.
+        snapshots.room_for(chunk.data.len() as u64).map_err(|error| failed(&error))?;
         if crc32fast::hash(&chunk.data) != chunk.crc {
             let what = format!("the chunk at byte {} was damaged on its way", chunk.offset);
             return Err(PeerError::Failed(what));
@@ -230,7 +261,12 @@ async fn receive(
         let (got, want) = (receiver.offset(), head.bytes);
         return Err(PeerError::Failed(format!("the snapshot ended after {got} of {want} bytes")));
     }
-    Ok((convert::vote_of(head.vote)?, receiver))
+    let vote = convert::vote_of(head.vote)?;
+    // Now, and not when it is installed: there it would be too late to refuse.
+    let work = move || receiver.settle().map(|()| receiver);
+    let settled = snapshots.disk.run("snapshot-receive", work).await;
+    let receiver = settled.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
+    Ok((vote, receiver))
 }
 
 /// Whether openraft may be given this snapshot; it panics on one that no sound leader sends.

@@ -1,10 +1,14 @@
 //! Which snapshot files there are, which is the newest good one, and which may go.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{SnapshotError, SnapshotReader, position_of};
 use crate::disk::Files;
 use crate::wal::Position;
+
+/// What a damaged snapshot's name ends with, once it is set aside.
+const ASIDE: &str = ".bad";
+const ASIDE_KEEP: usize = 2;
 
 /// The newest good snapshot, and the newer ones that are bad.
 pub struct Newest {
@@ -28,7 +32,7 @@ fn names(files: &dyn Files, dir: &Path) -> Result<Vec<(Position, String)>, Snaps
 
 /// Finds the newest snapshot of `cluster` in `dir` that is good from end to end.
 ///
-/// Bad ones are passed over, reported and left where they are. When a good one is older than the log's beginning, or
+/// Bad ones are passed over, reported and left where they are, until [`set_aside`]. When a good one is older than the log's beginning, or
 /// there is none, the caller must get one from a peer.
 pub fn newest_good(
     files: &dyn Files,
@@ -51,7 +55,8 @@ pub fn newest_good(
 
 /// Removes all but the newest `keep` snapshots.
 ///
-/// It goes by names. Damaged files count, so call it right after a snapshot was written, which is good.
+/// It goes by names, and damaged files count: those that are known must have been [`set_aside`], or a good one would
+/// go in their place. Call it right after a snapshot was written, which is good.
 pub fn keep_newest(files: &dyn Files, dir: &Path, keep: usize) -> Result<(), SnapshotError> {
     let mut removed = false;
     for (_, name) in names(files, dir)?.into_iter().skip(keep) {
@@ -64,6 +69,47 @@ pub fn keep_newest(files: &dyn Files, dir: &Path, keep: usize) -> Result<(), Sna
     } else {
         Ok(())
     }
+}
+
+/// The files that were set aside in `dir`, newest first.
+fn aside(files: &dyn Files, dir: &Path) -> Result<Vec<(Position, PathBuf)>, SnapshotError> {
+    let listed = files.list(dir).map_err(SnapshotError::io("list", dir))?;
+    let position = |name: &str| position_of(name.strip_suffix(ASIDE)?);
+    let mut found: Vec<_> =
+        listed.iter().filter_map(|name| Some((position(name)?, dir.join(name)))).collect();
+    found.sort_by_key(|(position, _)| std::cmp::Reverse((position.index, position.term)));
+    Ok(found)
+}
+
+/// Gives the `bad` snapshots names under which they are no snapshots any more, durably; only the newest two stay.
+///
+/// Only when the replica can start without them: until then they are evidence, or the newer release's.
+pub fn set_aside(
+    files: &dyn Files,
+    dir: &Path,
+    bad: &[SnapshotError],
+) -> Result<(), SnapshotError> {
+    let bad: Vec<&Path> = bad.iter().filter_map(SnapshotError::file).collect();
+    if bad.is_empty() {
+        return Ok(());
+    }
+    let before = aside(files, dir)?;
+    for file in bad {
+        let mut name = file.as_os_str().to_owned();
+        name.push(ASIDE);
+        let to = PathBuf::from(name);
+        if before.iter().any(|(_, path)| *path == to) {
+            tracing::warn!(file = %to.display(), "an older damaged snapshot is replaced");
+        }
+        files.rename(file, &to).map_err(SnapshotError::io("rename", file))?;
+        tracing::warn!(file = %to.display(), "a damaged snapshot was set aside under this name");
+    }
+    files.sync_dir(dir).map_err(SnapshotError::io("sync the directory of", dir))?;
+    for (_, path) in aside(files, dir)?.into_iter().skip(ASIDE_KEEP) {
+        tracing::warn!(file = %path.display(), "an old damaged snapshot is removed");
+        files.remove(&path).map_err(SnapshotError::io("remove", &path))?;
+    }
+    Ok(())
 }
 
 /// Removes what an interrupted writer or receiver left. Only before any of them begins.

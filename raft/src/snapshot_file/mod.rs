@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use self::format::{Head, MAX_CHUNK, Totals};
-pub use self::keep::{Newest, clean, keep_newest, newest_good};
+pub use self::keep::{Newest, clean, keep_newest, newest_good, set_aside};
 pub use self::reader::{Chunks, SnapshotReader};
 pub use self::receiver::SnapshotReceiver;
 pub use self::writer::SnapshotWriter;
@@ -80,6 +80,24 @@ pub enum SnapshotError {
 impl SnapshotError {
     fn io(op: &'static str, file: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { op, file: file.to_owned(), source: Arc::new(source) }
+    }
+
+    /// The file that it is about.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Io { file, .. }
+            | Self::Corrupt { file, .. }
+            | Self::NewerFormat { file, .. }
+            | Self::Foreign { file } => Some(file),
+            Self::ChunkSize { .. } => None,
+        }
+    }
+
+    /// Whether the disk had no room for it.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if crate::disk::is_full(source))
     }
 
     fn corrupt(file: &Path, offset: u64, what: impl Into<String>) -> Self {

@@ -80,6 +80,18 @@ impl SnapshotReceiver {
         self.draft.spill()
     }
 
+    /// When all of it has come, makes it durable without a name: after that [`SnapshotReceiver::finish`] needs no
+    /// more room.
+    pub fn settle(&mut self) -> Result<(), SnapshotError> {
+        if let Some(failed) = &self.failed {
+            return Err(failed.clone());
+        }
+        if self.head.is_none() || !self.parser.is_ended() {
+            return Err(self.parser.cut_short(&self.draft.path));
+        }
+        self.draft.settle()
+    }
+
     /// When all of it has come, makes it durable and gives the file its name.
     pub fn finish(self) -> Result<SnapshotInfo, SnapshotError> {
         if let Some(failed) = self.failed {

@@ -59,10 +59,15 @@ impl Draft {
         Ok(())
     }
 
+    /// Makes durable what was written. It has no name yet.
+    pub fn settle(&mut self) -> Result<(), SnapshotError> {
+        self.flush()?;
+        self.sync()
+    }
+
     /// Makes the file durable under `name`; gives its path and length.
     pub fn publish(mut self, name: &str) -> Result<(PathBuf, u64), SnapshotError> {
-        self.flush()?;
-        self.sync()?;
+        self.settle()?;
         let path = self.dir.join(name);
         self.files.rename(&self.path, &path).map_err(SnapshotError::io("rename", &self.path))?;
         self.named = true;
