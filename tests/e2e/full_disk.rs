@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::Command};
 use crate::support::{
     Replicas, Slot,
     replicas::{token, tokens},
-    until,
+    skipped, until,
 };
 
 /// Room for a log, and little more than what it keeps in reserve.
@@ -58,7 +58,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers_by_itself() {
     let mut replicas = Replicas::prepare(3, Some(Slot::take()));
     let dirs = (0..3).map(|index| replicas.dir(index).join("data")).collect();
     let Some(_mounts) = Mounts::make(dirs) else {
-        eprintln!("skipped: a tmpfs cannot be mounted here, so no disk can be made full");
+        skipped("a tmpfs cannot be mounted here, so no disk can be made full");
         return;
     };
     replicas.start_all();

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
-use crate::support::{BINARY, Replicas, finish};
+use crate::support::{BINARY, Replicas, finish, skipped};
 
 const NOBODY: &str = "65534";
 
@@ -11,7 +11,7 @@ fn somebody_without_rights_to_the_directory_is_told_so() {
     let setpriv =
         ["/usr/bin/setpriv", "/bin/setpriv"].into_iter().find(|path| Path::new(path).exists());
     let Some(setpriv) = setpriv.filter(|_| rustix::process::geteuid().is_root()) else {
-        eprintln!("skipped: without root and setpriv nobody else can be acted as");
+        skipped("without root and setpriv nobody else can be acted as");
         return;
     };
     let cluster = Replicas::prepare(1, None);

@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path, process::Command};
 
+use crate::support::skipped;
+
 const LINES_MAX: usize = 800;
 
 /// The text files that git knows, with what they hold; `None` without git.
@@ -24,7 +26,7 @@ fn tracked() -> Option<Vec<(String, String)>> {
 #[track_caller]
 fn every(look: impl Fn(&str, &str) -> Vec<String>) {
     let Some(files) = tracked() else {
-        eprintln!("skipped: there is no git, or this is no checkout of it");
+        skipped("there is no git, or this is no checkout of it");
         return;
     };
     let wrong: Vec<String> = files

@@ -7,7 +7,7 @@ pub mod procs;
 pub mod replicas;
 
 use std::{
-    io::{Read, Seek},
+    io::{Read, Seek, Write},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Condvar, Mutex, PoisonError},
@@ -26,6 +26,12 @@ pub const BINARY: &str = env!("CARGO_BIN_EXE_palisade");
 pub const DEADLINE: Duration = Duration::from_secs(60);
 const COMMAND_DEADLINE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
+
+/// Says that a test proved nothing, past the capture of what tests print.
+pub fn skipped(why: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
+}
 
 /// A file of the examples.
 pub fn example(name: &str) -> PathBuf {
