@@ -226,7 +226,10 @@ fn block_on(work: impl Future<Output = Result<u8>>) -> u8 {
         let work = std::pin::pin!(work);
         match futures::future::select(work, stop).await {
             futures::future::Either::Left((ended, _)) => ended,
-            futures::future::Either::Right(_) => Err(anyhow::anyhow!("interrupted")),
+            futures::future::Either::Right(_) => {
+                rig::start_no_more();
+                Err(anyhow::anyhow!("interrupted"))
+            }
         }
     });
     runtime.shutdown_timeout(std::time::Duration::from_millis(100));

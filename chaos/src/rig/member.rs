@@ -10,13 +10,24 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 const LOG_LINES: usize = 15;
+
+/// Set once this program is to end: a watcher must not start again what is being ended.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Starts no member any more.
+pub(crate) fn start_no_more() {
+    ENDING.store(true, Ordering::SeqCst);
+}
 
 /// See the module documentation.
 pub(crate) struct Member {
@@ -42,6 +53,9 @@ impl Member {
         let mut child = self.child();
         if child.is_some() {
             return Ok(());
+        }
+        if ENDING.load(Ordering::SeqCst) {
+            bail!("the rig is ending");
         }
         let log = append(&self.log)?;
         let started = Command::new(&self.program)

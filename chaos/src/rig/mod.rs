@@ -30,7 +30,7 @@ use crate::{
 };
 
 pub(crate) use commands::{Binary, words};
-pub(crate) use member::Member;
+pub(crate) use member::{Member, start_no_more};
 pub(crate) use status::Status;
 pub(crate) use workload::{Instance, hello, register, register_value};
 
@@ -133,6 +133,9 @@ impl Rig {
 
     /// Makes that many nodes join, starts their agents and waits until they are ready.
     pub(crate) async fn join_agents(&mut self, count: usize) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
         let context_file = self.dir.join("contexts.toml");
         let token_file = self.dir.join("join-token");
         let record =
@@ -180,7 +183,10 @@ impl Rig {
         .await;
         match ready {
             Some(()) => Ok(()),
-            None => Err(self.agents[0].complaint("and the others are not all ready nodes")),
+            None => match self.agents.first() {
+                Some(agent) => Err(agent.complaint("or another one is no ready node")),
+                None => bail!("there are no agents"),
+            },
         }
     }
 
