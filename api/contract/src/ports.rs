@@ -136,6 +136,17 @@ pub trait Nodes: Send + Sync {
     /// A record cannot be read.
     fn session_closed(&self, tx: &mut Tx, node: &NodeId, session: &SessionId) -> Result<()>;
 
+    /// Whether the node's session is this one, read through the transaction: what is written
+    /// because of the answer is not applied once the answer is another. An implementation whose
+    /// nodes have no sessions may leave it out.
+    ///
+    /// # Errors
+    /// A record cannot be read.
+    fn holds_session(&self, tx: &mut Tx, node: &NodeId, session: &SessionId) -> Result<bool> {
+        let _ = (tx, session);
+        Err(Error::internal(format!("the nodes here have no sessions, and so has {node}")))
+    }
+
     /// The machine's facts changed.
     ///
     /// # Errors

@@ -4,14 +4,15 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use futures::StreamExt;
 use palisade_contract::{
-    NodeId,
+    NodeId, SessionId,
     method::ByteStream,
+    node::{NodePhase, NodeSession},
     node_spec::{NODE_SPECS, NodeSpecRecord},
 };
 use palisade_proto::agent::{
     Hello, Inventory, LogChunk, RenewRequest, down::Msg, up::Msg as UpMsg,
 };
-use palisade_state::{Fence, ReplicaId, Store, Tx, port::MemberStatus};
+use palisade_state::{Fence, ReplicaId, Store, Tx, memory::MemoryStore, port::MemberStatus};
 use tonic::Code;
 
 use crate::support::{
@@ -19,13 +20,24 @@ use crate::support::{
     agent::{self, Node, Session},
     authority,
     nodes::{NODES, PHASES, TOKEN, instance},
-    until, world, world_of, world_with,
+    runtime, until, world, world_of, world_with,
 };
 
 fn write(world: &World, build: impl FnOnce(&mut Tx)) {
     let mut tx = Tx::new(world.store.memory.view());
     build(&mut tx);
     assert!(world.store.memory.apply(tx.build().unwrap().into()).unwrap().is_applied());
+}
+
+/// Lets the node have a session with a replica, whatever that replica knows of it.
+fn record_session(memory: &MemoryStore, node: &NodeId, replica: u64) {
+    let mut tx = Tx::new(memory.view());
+    let mut row = tx.get(&NODES, &node.key()).unwrap().unwrap();
+    let id = SessionId::mint(&*runtime());
+    row.session = Some(NodeSession { id, replica, agent_incarnation: "other".to_owned() });
+    row.phase = NodePhase::Ready;
+    tx.put(&NODES, &node.key(), &row).unwrap();
+    assert!(memory.apply(tx.build().unwrap().into()).unwrap().is_applied());
 }
 
 fn put_spec(world: &World, node: &NodeId, generation: u64, fence: u64) {
@@ -151,6 +163,21 @@ async fn a_status_that_could_not_be_written_is_written_later() {
     assert_eq!(seen(&world), None);
     world.store.quorum_lost.store(false, Ordering::SeqCst);
     until("the status is written", || seen(&world) == Some(7)).await;
+}
+
+#[tokio::test]
+async fn a_report_of_a_session_that_was_just_replaced_is_not_written() {
+    let world = world().await;
+    let node = agent::joined(&world).await;
+    let mut session = session(&world, &node).await;
+    let id = node.id.clone();
+    *world.store.before_next.lock().unwrap() = Some(Box::new(move |memory| {
+        record_session(memory, &id, 2);
+    }));
+    session.report(1).await;
+    let Some(Msg::Goodbye(_)) = session.next().await else { panic!("no goodbye") };
+    assert_eq!(session.next().await, None);
+    assert_eq!(seen(&world), None, "an old report took the place of a newer one");
 }
 
 #[tokio::test]

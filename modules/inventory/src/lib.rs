@@ -166,6 +166,10 @@ impl Nodes for Port {
         life::session_closed(tx, node, session, self.lost_grace)
     }
 
+    fn holds_session(&self, tx: &mut Tx, node: &NodeId, session: &SessionId) -> Result<bool> {
+        life::holds_session(tx, node, session)
+    }
+
     fn facts_changed(&self, tx: &mut Tx, node: &NodeId, facts: &HostFacts) -> Result<()> {
         life::facts_changed(tx, node, facts)
     }

@@ -88,6 +88,12 @@ pub(crate) fn session_closed(
     disconnect(tx, &before, lost_grace)
 }
 
+/// See [`palisade_contract::ports::Nodes::holds_session`].
+pub(crate) fn holds_session(tx: &mut Tx, id: &NodeId, session: &SessionId) -> Result<bool> {
+    let held = live_node(tx, id)?.and_then(|row| row.node.session);
+    Ok(held.is_some_and(|held| held.id == *session))
+}
+
 /// Takes the session away and lets the grace begin.
 pub(crate) fn disconnect(tx: &mut Tx, before: &NodeRow, lost_grace: Duration) -> Result<()> {
     let mut after = before.clone();

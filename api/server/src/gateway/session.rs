@@ -406,7 +406,7 @@ async fn take_in(
     let nodes = context.ports.nodes.get()?.clone();
     let build = |tx: &mut Tx| -> Result<()> {
         // A report of a session that the node no longer has is old news.
-        if !core.holds(tx.view(), &session.node, &session.id) {
+        if !nodes.holds_session(tx, &session.node, &session.id)? {
             return Ok(());
         }
         if let Some(facts) = facts {

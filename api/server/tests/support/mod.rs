@@ -69,7 +69,15 @@ pub struct TestStore {
     pub lose_answers: AtomicUsize,
     pub proposed: AtomicUsize,
     pub quorum_lost: std::sync::atomic::AtomicBool,
+    /// Linearizable reads wait as long as it is set; so many do.
+    pub reads_stalled: std::sync::atomic::AtomicBool,
+    pub reads_waiting: AtomicUsize,
+    /// Happens once, before the next proposal is applied.
+    pub before_next: Mutex<Option<Interference>>,
 }
+
+/// What another replica does at a bad moment.
+pub type Interference = Box<dyn FnOnce(&MemoryStore) + Send>;
 
 impl TestStore {
     pub fn new() -> Arc<Self> {
@@ -85,6 +93,9 @@ impl TestStore {
             lose_answers: AtomicUsize::new(0),
             proposed: AtomicUsize::new(0),
             quorum_lost: false.into(),
+            reads_stalled: false.into(),
+            reads_waiting: AtomicUsize::new(0),
+            before_next: Mutex::default(),
         })
     }
 
@@ -104,7 +115,14 @@ impl Store for TestStore {
         if self.no_quorum() {
             return Box::pin(std::future::ready(Err(LOST)));
         }
-        self.memory.linearizable()
+        Box::pin(async move {
+            self.reads_waiting.fetch_add(1, Ordering::SeqCst);
+            while self.reads_stalled.load(Ordering::SeqCst) {
+                runtime().sleep(Duration::from_millis(5)).await;
+            }
+            self.reads_waiting.fetch_sub(1, Ordering::SeqCst);
+            self.memory.linearizable().await
+        })
     }
 
     fn at_revision(&self, revision: u64) -> BoxFuture<'_, Result<View, StoreError>> {
@@ -116,6 +134,9 @@ impl Store for TestStore {
             return Box::pin(std::future::ready(Err(LOST)));
         }
         self.proposed.fetch_add(1, Ordering::SeqCst);
+        if let Some(interfere) = self.before_next.lock().unwrap().take() {
+            interfere(&self.memory);
+        }
         let lose = self
             .lose_answers
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))

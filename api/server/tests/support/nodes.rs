@@ -125,6 +125,11 @@ impl Nodes for TestNodes {
         })
     }
 
+    fn holds_session(&self, tx: &mut Tx, node: &NodeId, session: &SessionId) -> Result<bool> {
+        let held = tx.get(&NODES, &node.key())?.and_then(|node| node.session);
+        Ok(held.is_some_and(|held| held.id == *session))
+    }
+
     fn facts_changed(&self, tx: &mut Tx, node: &NodeId, facts: &HostFacts) -> Result<()> {
         change(tx, node, |node| node.facts = facts.clone())
     }

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use palisade_contract::{Module, module::Run, node::NodePhase};
+use palisade_state::Tx;
 use serde_json::json;
 
 use super::world::{World, facts};
@@ -43,6 +44,22 @@ fn a_second_session_of_a_ready_node_is_no_event_and_wakes_nobody() {
     assert_eq!(world.node(&id).phase, NodePhase::Ready);
     assert!(world.work().is_empty());
     assert_eq!(world.count_events("node.ready"), 1);
+}
+
+#[test]
+fn what_is_written_for_a_session_is_not_applied_once_the_node_has_another() {
+    let world = World::new();
+    let id = world.join("a").id;
+    let first = world.open(&id, 1);
+    let mut tx = Tx::new(world.view());
+    assert!(world.nodes.holds_session(&mut tx, &id, &first).unwrap());
+    tx.publish("report", "", "node/a".to_owned(), &json!({}));
+    let second = world.open(&id, 2);
+    let outcome = world.store.apply(tx.build().unwrap().into()).unwrap();
+    assert!(!outcome.is_applied(), "{outcome:?}");
+    let mut tx = Tx::new(world.view());
+    assert!(!world.nodes.holds_session(&mut tx, &id, &first).unwrap());
+    assert!(world.nodes.holds_session(&mut tx, &id, &second).unwrap());
 }
 
 #[test]
@@ -157,12 +174,13 @@ fn sessions_of_a_dead_replica_are_taken_away_and_the_grace_begins() {
     world.store.advance(2_000);
     world.drop_work();
     assert!(!world.view().worker_lives("2"));
+    world.enqueue(SESSIONS, "all");
     world.run(SESSIONS, "all");
     assert_eq!(world.node(&a).phase, NodePhase::Ready);
     let orphan = world.node(&b);
     assert_eq!((orphan.phase, orphan.session), (NodePhase::Unhealthy, None));
     assert_eq!(orphan.disconnected_at_ms, Some(world.view().clock().now_ms));
-    assert_eq!(world.work(), [NODES]);
+    assert_eq!(world.work(), [NODES, SESSIONS]);
 }
 
 #[test]
@@ -173,6 +191,7 @@ fn the_look_for_orphans_writes_nothing_while_all_replicas_live() {
     world.beat("2");
     world.open(&a, 1);
     world.open(&b, 2);
+    world.enqueue(SESSIONS, "all");
     let before = world.view().applied();
     assert_eq!(world.run(SESSIONS, "all"), (Run::Done, false));
     assert_eq!(world.view().applied(), before);
@@ -188,6 +207,7 @@ fn all_sessions_of_a_dead_replica_are_taken_away_however_many() {
         let node = world.try_join(&world.request(&token, &name, &name)).unwrap();
         world.open(&node.id, 10);
     }
+    world.enqueue(SESSIONS, "all");
     world.run(SESSIONS, "all");
     let away = world.reconciler(NODES).keys(&world.view()).unwrap();
     assert_eq!(away.len(), 250);
