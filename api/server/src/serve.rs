@@ -179,6 +179,7 @@ impl ApiServer {
             open: open.clone(),
         });
         rt.spawn("gateway-watch", Box::pin(core.clone().watch()));
+        rt.spawn("gateway-sweep", Box::pin(core.clone().sweep()));
         rt.spawn("api-accept", Box::pin(accept(shared, listener)));
         tracing::info!(address = %local_addr, "the API serves");
         Ok(Self { local_addr, rt, core, envelope, stop, hard_stop, open })

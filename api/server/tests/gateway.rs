@@ -60,6 +60,10 @@ fn session_of(world: &World, node: &Node) -> Option<String> {
     row.value.session.map(|session| session.id.to_string())
 }
 
+fn phase_of(world: &World, node: &Node) -> NodePhase {
+    NODES.get(&world.store.memory.view(), &node.id.key()).unwrap().unwrap().value.phase
+}
+
 fn proposed(world: &World) -> usize {
     world.store.proposed.load(Ordering::SeqCst)
 }
@@ -178,6 +182,49 @@ async fn a_report_of_a_session_that_was_just_replaced_is_not_written() {
     let Some(Msg::Goodbye(_)) = session.next().await else { panic!("no goodbye") };
     assert_eq!(session.next().await, None);
     assert_eq!(seen(&world), None, "an old report took the place of a newer one");
+}
+
+#[tokio::test]
+async fn a_session_that_a_replica_had_before_it_restarted_is_taken_away() {
+    let (before, authority) = (TestStore::new(), authority());
+    let world = world_of(before.clone(), authority.clone(), Options::default()).await;
+    let (here, there) = (agent::joined(&world).await, agent::joined(&world).await);
+    world.server.shutdown(Duration::ZERO).await;
+    record_session(&before.memory, &here.id, 1);
+    record_session(&before.memory, &there.id, 2);
+    let store = TestStore::replica_of(before.memory.clone(), 1);
+    let world = world_of(store, authority, Options::default()).await;
+    until("GATE-4", || session_of(&world, &here).is_none()).await;
+    assert!(session_of(&world, &there).is_some(), "another replica's");
+    assert_eq!(proposed(&world), 1);
+}
+
+#[tokio::test]
+async fn a_session_without_a_task_is_taken_away_while_the_others_cost_nothing() {
+    let world = world().await;
+    let (held, lost) = (agent::joined(&world).await, agent::joined(&world).await);
+    let mut session = session(&world, &held).await;
+    let id = session_of(&world, &held);
+    let before = proposed(&world);
+    record_session(&world.store.memory, &lost.id, 1);
+    until("GATE-4", || session_of(&world, &lost).is_none()).await;
+    session.beat(1).await;
+    assert_eq!(session_of(&world, &held), id);
+    assert_eq!(proposed(&world), before + 1);
+}
+
+#[tokio::test]
+async fn a_session_that_was_opened_without_an_answer_is_closed() {
+    let world = world().await;
+    let node = agent::joined(&world).await;
+    world.store.lose_answers.store(1, Ordering::SeqCst);
+    let mut session = agent::try_open(&world, &node, Hello::default()).await.unwrap();
+    // No sweep is to do what the session itself must.
+    world.open.store(false, Ordering::SeqCst);
+    let goodbye = session.next().await;
+    let Some(Msg::Goodbye(_)) = goodbye else { panic!("no goodbye: {goodbye:?}") };
+    until("the session is closed", || phase_of(&world, &node) == NodePhase::Unhealthy).await;
+    assert_eq!(session_of(&world, &node), None);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ pub mod convert;
 mod relay;
 mod session;
 mod sessions;
+mod sweep;
 
 use std::{
     pin::Pin,
@@ -19,11 +20,7 @@ use palisade_contract::{Code, Context, Error, NodeId, Result, SessionId, StatusH
 use palisade_proto::agent::{
     Down, JoinRequest, JoinResponse, RenewRequest, RenewResponse, Up, gateway_server::Gateway,
 };
-use palisade_state::{
-    Tx, View, WatchEvent,
-    command::Idempotency,
-    commit::{self, CommitError},
-};
+use palisade_state::{Tx, View, WatchEvent, command::Idempotency, commit::CommitError};
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -122,18 +119,6 @@ impl Core {
         found.is_ok_and(|node| {
             node.and_then(|node| node.session).is_some_and(|present| present.id == *session)
         })
-    }
-
-    async fn close_session(&self, node: &NodeId, session: &SessionId) -> Result<()> {
-        let nodes = self.context.ports.nodes.get()?.clone();
-        let build = |tx: &mut Tx| nodes.session_closed(tx, node, session);
-        let view = self.context.store.view();
-        let mut trial = Tx::new(view.clone());
-        build(&mut trial)?;
-        if !trial.is_empty() {
-            commit::run(&*self.context.store, &*self.context.rt, view, build).await?;
-        }
-        Ok(())
     }
 
     /// Wakes the sessions that a change concerns, until this replica stops.

@@ -103,6 +103,7 @@ impl Has {
 
 impl Session {
     pub(super) async fn run(mut self) {
+        let _alive = self.core.sessions.alive(&self.handle.id);
         let end = match self.open().await {
             Ok((hello, has)) => self.serve(hello, has).await,
             Err(end) => end,
@@ -111,10 +112,8 @@ impl Session {
         self.core.sessions.remove(&self.handle);
         self.say_goodbye(end).await;
         self.handle.finish();
-        match end {
-            End::Replaced | End::NotOpened => return,
-            End::Draining => self.core.context.rt.sleep(DRAIN_WAIT).await,
-            _ => {}
+        if end == End::Draining {
+            self.core.context.rt.sleep(DRAIN_WAIT).await;
         }
         self.close().await;
     }
@@ -343,11 +342,12 @@ impl Session {
         }
     }
 
-    /// Takes the session out of state.
+    /// Takes the session out of state if it is there. What it cannot do for lack of a quorum is
+    /// left to [`Core::sweep`], and so is an opening whose fate was unknown and is decided later.
     async fn close(&self) {
         let mut wait = BACKOFF_FIRST;
         for _ in 0..CLOSE_TRIES {
-            match self.core.close_session(&self.node, &self.handle.id).await {
+            match self.try_close().await {
                 Ok(()) => return,
                 Err(error) if error.retryable => {
                     let rt = &self.core.context.rt;
@@ -360,7 +360,14 @@ impl Session {
                 }
             }
         }
-        tracing::warn!(node = %self.node, "a session could not be closed: no quorum for too long");
+        tracing::warn!(node = %self.node, "a session could not be closed yet: no quorum for too long");
+    }
+
+    /// This replica's view may not have the opening yet when it was given up, so another is taken.
+    async fn try_close(&self) -> Result<()> {
+        let view = self.core.context.store.linearizable().await?;
+        let session = (self.node.clone(), self.handle.id.clone());
+        self.core.close_sessions(view, &[session]).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! The sessions that this replica holds, and the logs that are read through them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -147,11 +147,35 @@ pub struct Sessions {
     rt: Rt,
     metrics: Metrics,
     by_node: Mutex<BTreeMap<NodeId, Arc<SessionHandle>>>,
+    alive: Mutex<BTreeSet<SessionId>>,
+}
+
+/// A session has a task as long as this is.
+pub(crate) struct Alive {
+    sessions: Arc<Sessions>,
+    id: SessionId,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        lock(&self.sessions.alive).remove(&self.id);
+    }
 }
 
 impl Sessions {
     pub(crate) fn new(rt: Rt, metrics: Metrics) -> Self {
-        Self { rt, metrics, by_node: Mutex::default() }
+        Self { rt, metrics, by_node: Mutex::default(), alive: Mutex::default() }
+    }
+
+    /// Notes that a session has a task, from before it is recorded until after its end was.
+    pub(crate) fn alive(self: &Arc<Self>, id: &SessionId) -> Alive {
+        lock(&self.alive).insert(id.clone());
+        Alive { sessions: self.clone(), id: id.clone() }
+    }
+
+    /// Whether a session has a task: it is being opened, is open, or is being closed.
+    pub(crate) fn is_alive(&self, id: &SessionId) -> bool {
+        lock(&self.alive).contains(id)
     }
 
     /// Takes a session in; one that the node had here before is asked to end.

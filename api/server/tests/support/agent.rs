@@ -92,12 +92,18 @@ pub struct Session {
     rt: Arc<super::TestRuntime>,
 }
 
-pub async fn open(world: &World, node: &Node, hello: Hello) -> Result<Session, tonic::Status> {
+/// Says hello, and leaves the answer to be read.
+pub async fn try_open(world: &World, node: &Node, hello: Hello) -> Result<Session, tonic::Status> {
     let (up, receiver) = mpsc::channel(1024);
     let mut client = gateway(world, Some(&node.identity)).await;
     let down = client.session(ReceiverStream::new(receiver)).await?.into_inner();
     let mut session = Session { up, down, rt: world.rt.clone() };
     session.send(UpMsg::Hello(hello)).await;
+    Ok(session)
+}
+
+pub async fn open(world: &World, node: &Node, hello: Hello) -> Result<Session, tonic::Status> {
+    let mut session = try_open(world, node, hello).await?;
     match session.next().await {
         Some(Msg::Welcome(welcome)) => assert_eq!(welcome.node_id, node.id.to_string()),
         other => panic!("no welcome: {other:?}"),
