@@ -20,7 +20,10 @@ use palisade_contract::{Context, Error, Registry};
 use palisade_proto::agent::gateway_server::GatewayServer;
 use palisade_state::{Rt, port::timeout};
 use prometheus_client::registry::Registry as MetricsRegistry;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tower::Service as _;
 
@@ -161,6 +164,8 @@ impl ApiServer {
             own_address: local_addr.to_string(),
             open: options.open,
             stopping: stop.clone(),
+            draining: Stop::default(),
+            joins: Semaphore::new(gateway::JOINS_MAX),
             context,
         });
         let agents = gateway::agents_port(&core);
@@ -203,12 +208,18 @@ impl ApiServer {
         self.core.sessions.count()
     }
 
+    /// Sends agents elsewhere, spread over `grace`, and takes no new ones; everything else goes on.
+    /// Call it before this replica's workers leave: a replica without a worker keeps no session.
+    pub async fn drain_agents(&self, grace: Duration) {
+        self.core.drain(grace).await;
+    }
+
     /// Stops: no new connection, agents are sent elsewhere over half of `grace`, requests may end
     /// until all of it has passed.
     pub async fn shutdown(self, grace: Duration) {
         let deadline = self.rt.now() + grace;
         self.stop.raise();
-        self.core.drain(grace / 2).await;
+        self.drain_agents(grace / 2).await;
         while self.open.load(Ordering::Acquire) > 0 && self.rt.now() < deadline {
             self.rt.sleep(Duration::from_millis(10)).await;
         }

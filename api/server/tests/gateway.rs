@@ -10,15 +10,20 @@ use palisade_contract::{
     node_spec::{NODE_SPECS, NodeSpecRecord},
 };
 use palisade_proto::agent::{
-    Hello, Inventory, LogChunk, RenewRequest, down::Msg, up::Msg as UpMsg,
+    Hello, Inventory, JoinRequest, LogChunk, RenewRequest, down::Msg, up::Msg as UpMsg,
 };
-use palisade_state::{Fence, ReplicaId, Store, Tx, memory::MemoryStore, port::MemberStatus};
+use palisade_state::{
+    Fence, ReplicaId, Runtime, Store, Tx,
+    limits::SESSION_MS,
+    memory::MemoryStore,
+    port::{MemberStatus, timeout},
+};
 use tonic::Code;
 
 use crate::support::{
     Options, TestStore, World,
     agent::{self, Node, Session},
-    authority,
+    authority, beat,
     nodes::{NODES, PHASES, TOKEN, instance},
     runtime, until, world, world_of, world_with,
 };
@@ -225,6 +230,78 @@ async fn a_session_that_was_opened_without_an_answer_is_closed() {
     let Some(Msg::Goodbye(_)) = goodbye else { panic!("no goodbye: {goodbye:?}") };
     until("the session is closed", || phase_of(&world, &node) == NodePhase::Unhealthy).await;
     assert_eq!(session_of(&world, &node), None);
+}
+
+/// Lets the sessions of workers lapse.
+fn lapse(world: &World) {
+    world.store.memory.advance(SESSION_MS);
+    assert!(!world.store.memory.view().worker_lives("1"));
+}
+
+#[tokio::test]
+async fn a_replica_without_a_worker_takes_no_session() {
+    let world = world().await;
+    let node = agent::joined(&world).await;
+    lapse(&world);
+    let refused = agent::try_open(&world, &node, Hello::default()).await.err().unwrap();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert_eq!(session_of(&world, &node), None);
+}
+
+#[tokio::test]
+async fn a_session_waits_for_a_worker_that_comes() {
+    let world = world().await;
+    let node = agent::joined(&world).await;
+    lapse(&world);
+    let comes = async {
+        runtime().sleep(Duration::from_millis(200)).await;
+        beat(&world.store);
+    };
+    let (mut session, ()) = futures::join!(session(&world, &node), comes);
+    session.beat(1).await;
+}
+
+#[tokio::test]
+async fn a_drain_sends_agents_elsewhere_while_the_rest_goes_on() {
+    let world = world().await;
+    let node = agent::joined(&world).await;
+    let mut session = session(&world, &node).await;
+    world.server.drain_agents(Duration::ZERO).await;
+    let Some(Msg::Goodbye(_)) = session.next().await else { panic!("no goodbye") };
+    assert_eq!(session.next().await, None);
+    let refused = agent::try_open(&world, &node, Hello::default()).await.err().unwrap();
+    assert_eq!(refused.code(), Code::Unavailable);
+    agent::joined(&world).await;
+    until("the session is closed", || session_of(&world, &node).is_none()).await;
+}
+
+#[tokio::test]
+async fn joins_beyond_the_limit_are_refused_at_once() {
+    let world = world().await;
+    world.store.reads_stalled.store(true, Ordering::SeqCst);
+    let key = agent::new_key();
+    let client = agent::gateway(&world, None).await;
+    let request = JoinRequest {
+        token: TOKEN.to_owned(),
+        csr_der: agent::signing_request(&key),
+        name: "n1".to_owned(),
+        ..JoinRequest::default()
+    };
+    let joins = (0..64).map(|_| {
+        let (mut client, request) = (client.clone(), request.clone());
+        async move { client.join(request).await }
+    });
+    let beyond = async {
+        until("64 joins wait", || world.store.reads_waiting.load(Ordering::SeqCst) >= 64).await;
+        let (mut client, rt) = (client.clone(), runtime());
+        let answer = timeout(&*rt, Duration::from_secs(5), client.join(request.clone())).await;
+        world.store.reads_stalled.store(false, Ordering::SeqCst);
+        answer.expect("it waits with the others").unwrap_err()
+    };
+    let (answers, refused) = futures::join!(futures::future::join_all(joins), beyond);
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    agent::joined(&world).await;
 }
 
 #[tokio::test]

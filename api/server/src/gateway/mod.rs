@@ -24,7 +24,7 @@ use palisade_state::{Tx, View, WatchEvent, command::Idempotency, commit::CommitE
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
@@ -40,6 +40,11 @@ use sessions::{Ending, SessionHandle};
 
 /// Messages that wait for one agent.
 const DOWN_MAX: usize = 64;
+/// Joins being answered at once.
+pub(crate) const JOINS_MAX: usize = 64;
+/// How long an agent waits for this replica's worker at most. Agents wait longer for an answer.
+const WORKER_WAIT: Duration = Duration::from_secs(3);
+const WORKER_POLL: Duration = Duration::from_millis(50);
 /// The table of nodes, whose changes may end sessions.
 const NODES_TABLE: &str = "nodes";
 
@@ -71,6 +76,10 @@ pub(crate) struct Core {
     /// Whether the tables are up to date.
     pub(crate) open: Arc<AtomicBool>,
     pub(crate) stopping: Stop,
+    /// Raised when agents are to go elsewhere.
+    pub(crate) draining: Stop,
+    /// Joins being answered.
+    pub(crate) joins: Semaphore,
 }
 
 impl Core {
@@ -84,6 +93,33 @@ impl Core {
             return Err(Status::unavailable("this replica is starting"));
         }
         Ok(())
+    }
+
+    /// Refuses a session that this replica would not keep.
+    fn check_keeps(&self) -> Result<(), Status> {
+        self.check_open()?;
+        if self.draining.is_raised() {
+            return Err(Status::unavailable("this replica sends its agents elsewhere"));
+        }
+        Ok(())
+    }
+
+    /// Waits until this replica's worker lives: until then another replica takes its sessions away
+    /// as a dead replica's.
+    async fn worker_lives(&self) -> Result<(), Status> {
+        let rt = &self.context.rt;
+        let worker = self.context.store.replica().to_string();
+        let deadline = rt.now() + WORKER_WAIT;
+        loop {
+            self.check_keeps()?;
+            if self.context.store.view().worker_lives(&worker) {
+                return Ok(());
+            }
+            if rt.now() >= deadline {
+                return Err(Status::unavailable("this replica's worker does not live yet"));
+            }
+            rt.sleep(WORKER_POLL).await;
+        }
     }
 
     fn heartbeat_ms(&self) -> u32 {
@@ -149,8 +185,9 @@ impl Core {
         }
     }
 
-    /// Sends all agents to other replicas, spread over `grace`.
+    /// Sends all agents to other replicas, spread over `grace`, and takes no new ones.
     pub(crate) async fn drain(&self, grace: Duration) {
+        self.draining.raise();
         let sessions = self.sessions.all();
         let count = u32::try_from(sessions.len()).unwrap_or(u32::MAX).max(1);
         let step = grace / count;
@@ -273,6 +310,12 @@ impl Service {
 impl Gateway for Service {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
         self.0.check_open()?;
+        let _permit = self.0.joins.try_acquire().map_err(|_| {
+            self.0.metrics.refused_busy.inc();
+            Status::resource_exhausted(
+                "this replica answers as many joins as it can: try again in a second",
+            )
+        })?;
         let request = request.into_inner();
         let key = pki::request_key(&request.csr_der).map_err(|error| pki_status(&error))?;
         let wanted = ports::JoinRequest {
@@ -334,8 +377,9 @@ impl Gateway for Service {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let core = &self.0;
         let (node, key) = node_peer(&request)?;
-        core.check_open()?;
+        core.check_keeps()?;
         self.admit(&node, &key).await?;
+        core.worker_lives().await?;
         let (sender, receiver) = mpsc::channel(DOWN_MAX);
         let id = SessionId::mint(&*core.context.rt);
         let handle = Arc::new(SessionHandle::new(id, node.clone(), sender));

@@ -151,6 +151,10 @@ impl Session {
             return Err(End::NotOpened);
         }
         self.core.sessions.insert(self.handle.clone());
+        if self.core.draining.is_raised() {
+            // The drain may have asked all sessions before this one was there.
+            self.handle.end(Ending::Draining);
+        }
         let welcome = Welcome {
             node_id: self.node.to_string(),
             session_id: self.handle.id.to_string(),

@@ -23,7 +23,8 @@ use palisade_contract::{
     ports::{Access, Credential, Ports},
 };
 use palisade_state::{
-    Command, Outcome, ReplicaId, Runtime, Store, StoreError, View, Watch,
+    Command, Outcome, ReplicaId, Role, Runtime, Store, StoreError, View, Watch,
+    command::{Kind, WorkerBeat},
     memory::MemoryStore,
     port::{ClusterStatus, MemberStatus},
 };
@@ -257,7 +258,21 @@ pub async fn world_of(store: Arc<TestStore>, authority: Arc<Authority>, options:
     let options = api_options(store.clone(), authority.clone(), options);
     let (ports, open) = (options.context.ports.clone(), options.open.clone());
     let server = ApiServer::start(options).await.unwrap();
+    beat(&store);
     World { server, store, authority, rt: runtime(), ports, open }
+}
+
+/// Lets the replica's worker live.
+pub fn beat(store: &TestStore) {
+    let beat = WorkerBeat {
+        worker: store.replica.to_string(),
+        incarnation: 1,
+        role: Role::Controllers.into(),
+        singletons: vec![],
+        draining: false,
+        sharded: true,
+    };
+    assert!(store.memory.apply(Kind::WorkerBeat(beat).into()).unwrap().is_applied());
 }
 
 pub async fn world() -> World {
