@@ -1,11 +1,11 @@
 //! The process driver and its shim, over real processes.
 
-use std::{net::TcpListener, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
+use std::{io::Read, net::TcpListener, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use palisade_agent::driver::{Cause, Driver, Process, ProcessDriver, SignalName, Start, log::Next};
 use palisade_proto::agent::{Port, Resources};
 
-use crate::support::{Rig, alive, kill, parent_and_session, script, shim, until};
+use crate::support::{Rig, alive, kill, parent_and_session, script, shim, start_ticks, until};
 
 #[tokio::test]
 async fn a_program_gets_its_ports_names_and_own_directories() {
@@ -219,6 +219,48 @@ async fn a_program_survives_its_shim_and_gets_another() {
     until("more output", async || (rig.log("orphan", 0).len() > seen).then_some(())).await;
     rig.driver.kill("orphan").await.unwrap();
     assert_eq!(rig.end("orphan").await.cause, Cause::Unknown);
+}
+
+#[tokio::test]
+async fn a_launcher_whose_shim_is_not_its_parent_starts_nothing() {
+    let rig = Rig::new();
+    rig.start(script("late", "true"), 1).await;
+    rig.end("late").await;
+    let dir = rig.instance_dir("late");
+    std::fs::remove_file(dir.join("state.json")).unwrap();
+    let me = std::process::id().to_string();
+    for told in [["1", "1"], [&me, "1"]] {
+        let (mut report, launcher_end) = std::io::pipe().unwrap();
+        let mut launcher = std::process::Command::new(shim().program)
+            .arg("--dir")
+            .arg(&dir)
+            .args(["--stage", "launch", "--", told[0], told[1]])
+            .stdin(launcher_end)
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut text = String::new();
+        report.read_to_string(&mut text).unwrap();
+        assert!(!launcher.wait().unwrap().success());
+        assert!(text.contains("START_FAILED") && text.contains("is gone"), "{text}");
+        assert!(!dir.join("state.json").exists(), "SHIM-2");
+    }
+}
+
+#[tokio::test]
+async fn a_program_whose_recorded_shim_is_the_first_process_is_found_ended() {
+    let rig = Rig::new();
+    rig.start(script("init", "sleep 100"), 1).await;
+    let pid = rig.pid("init").await;
+    let shim_pid = rig.file("init", "state.json")["shim"]["pid"].as_u64().unwrap();
+    kill(u32::try_from(shim_pid).unwrap());
+    kill(pid);
+    rig.edit("init", "state.json", |state| {
+        state["shim"]["pid"] = 1.into();
+        state["shim"]["start_ticks"] = start_ticks(1).into();
+    });
+    until("the program's end", async || (!alive(pid)).then_some(())).await;
+    assert_eq!(rig.end("init").await.cause, Cause::Unknown);
 }
 
 #[tokio::test]

@@ -30,9 +30,11 @@ impl ProcessId {
         boot_id().is_ok_and(|now| now == self.boot_id)
     }
 
-    /// Whether it still runs. A zombie does not.
+    /// Whether it still runs. A zombie does not, and process 1 is nobody's shim or workload: it
+    /// was recorded for a shim whose launcher it had taken over.
     pub(crate) fn alive(&self) -> bool {
-        self.this_boot()
+        self.pid != 1
+            && self.this_boot()
             && Stat::read(self.pid)
                 .is_ok_and(|stat| stat.start_ticks == self.start_ticks && !stat.over())
     }
@@ -135,6 +137,11 @@ mod tests {
         assert!(real.alive() && child.try_wait().unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn the_first_process_is_no_living_shim() {
+        assert!(!ProcessId::of(1).unwrap().alive());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The last stage before the workload: everything that a process must do to itself.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs::File,
     io::{self, Write},
     os::unix::process::CommandExt,
@@ -9,7 +9,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{
+    Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit,
+};
 use sha2::{Digest, Sha256};
 
 use super::now_ms;
@@ -22,13 +24,14 @@ use crate::{
 };
 
 /// Becomes the workload, or tells the shim through standard input why not.
-pub(super) fn become_workload(dir: &InstanceDir) -> io::Error {
+/// `shim` is the process id of the shim and when it began, in clock ticks.
+pub(super) fn become_workload(dir: &InstanceDir, shim: &[OsString]) -> io::Error {
     // Closes itself when exec succeeds.
     let report = match rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) {
         Ok(fd) => fd,
         Err(error) => return error.into(),
     };
-    let problem = match prepare(dir) {
+    let problem = match prepare(dir, shim) {
         Ok((file, mut command)) => exec_problem(&file, &command.exec()),
         Err(problem) => problem,
     };
@@ -58,9 +61,32 @@ fn config(dir: &InstanceDir) -> Result<RunConfig, Problem> {
     }
 }
 
-fn prepare(dir: &InstanceDir) -> Result<(PathBuf, Command), Problem> {
+/// The shim that started this process, which ends with it from here on. `SHIM-2`.
+fn own_shim(told: &[OsString]) -> Result<ProcessId, Problem> {
+    let failed = |why: String| Problem::new("START_FAILED", why);
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| failed(format!("cannot follow the shim's end: {error}")))?;
+    // Asked only now: a parent that ended before the call above is not the parent any more.
+    let parent =
+        getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok()).unwrap_or(0);
+    let parent = ProcessId::of(parent)
+        .map_err(|error| failed(format!("cannot read /proc of the shim: {error}")))?;
+    let actual = [parent.pid.to_string(), parent.start_ticks.to_string()];
+    if told.iter().eq(actual.iter().map(OsStr::new)) {
+        return Ok(parent);
+    }
+    let told: Vec<_> = told.iter().map(|part| part.to_string_lossy()).collect();
+    Err(failed(format!(
+        "the shim {} is gone, process {} is the parent now",
+        told.join("/"),
+        parent.pid
+    )))
+}
+
+fn prepare(dir: &InstanceDir, shim: &[OsString]) -> Result<(PathBuf, Command), Problem> {
     let failed =
         |what: &str, error: io::Error| Problem::new("START_FAILED", format!("{what}: {error}"));
+    let shim = own_shim(shim)?;
     let config = config(dir)?;
     rustix::process::setsid().map_err(|error| failed("cannot begin a session", error.into()))?;
     let (file, command) = command(&config)?;
@@ -70,12 +96,10 @@ fn prepare(dir: &InstanceDir) -> Result<(PathBuf, Command), Problem> {
     }
     limit(&config.limits, &mut cgroup);
     let process = ProcessId::of(std::process::id());
-    let shim = rustix::process::getppid()
-        .map_or(0, |pid| u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0));
     let state = RunState {
         run: config.run,
         process: process.map_err(|error| failed("cannot read /proc", error))?,
-        shim: ProcessId::of(shim).map_err(|error| failed("cannot read /proc", error))?,
+        shim,
         started_at_ms: now_ms(),
         cgroups: cgroup.dirs,
         not_enforced: cgroup.not_enforced,
@@ -84,6 +108,9 @@ fn prepare(dir: &InstanceDir) -> Result<(PathBuf, Command), Problem> {
         .map_err(|error| failed("cannot encode the state", error.into()))?;
     durable::replace(&dir.state(), &text, 0o600)
         .map_err(|error| failed("cannot record the process", error))?;
+    // The workload is recorded and outlives its shim.
+    set_parent_process_death_signal(None)
+        .map_err(|error| failed("cannot outlive the shim", error.into()))?;
     Ok((file, command))
 }
 

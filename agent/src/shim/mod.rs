@@ -16,6 +16,8 @@
 //!   shim or the workload.
 //! - `SHIM-1` One run has at most one workload: the shim holds `shim.lock`, and the launcher
 //!   records itself in `state.json` before it becomes the workload.
+//! - `SHIM-2` The shim in `state.json` is the one that started the launcher, never the process to
+//!   which the launcher came when that one was killed. A launcher without its shim ends.
 #![allow(
     clippy::disallowed_methods,
     reason = "the shim is a process of its own, never simulated; it has real time"
@@ -72,7 +74,8 @@ struct Args {
 }
 
 /// Runs the shim with the arguments that follow `palisade shim`:
-/// `--dir <instance dir> [--stage detached|attach|launch|exec] [-- command…]`.
+/// `--dir <instance dir> [--stage detached|attach|launch|exec] [-- more…]`, where more is the
+/// shim's process id and start for `launch`, and the command for `exec`.
 ///
 /// Call it before anything else is set up: it must stay one thread.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -87,7 +90,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Stage::First => first(&args),
         Stage::Detached => detached(&args),
         Stage::Attach => attach(&args),
-        Stage::Launch => Err(launch::become_workload(&args.dir)),
+        Stage::Launch => Err(launch::become_workload(&args.dir, &args.rest)),
         Stage::Exec => Err(launch::become_command(&args.dir, &args.rest)),
     };
     match result {
@@ -205,7 +208,10 @@ fn run(args: &Args, config: &RunConfig) -> Result<(Ended, Vec<PathBuf>), Problem
         Pipes::make(dir, config).map_err(|error| failed("cannot make the pipes", &error))?;
     let (mut report, launcher_end) =
         io::pipe().map_err(|error| failed("cannot make a pipe", &error))?;
+    let me =
+        ProcessId::of(std::process::id()).map_err(|error| failed("cannot read /proc", &error))?;
     let child = again(args, "launch")
+        .args(["--", &me.pid.to_string(), &me.start_ticks.to_string()])
         .stdin(Stdio::from(OwnedFd::from(launcher_end)))
         .stdout(Stdio::from(pipes.out_write))
         .stderr(Stdio::from(pipes.err_write))

@@ -134,7 +134,7 @@ pub fn kill_all(root: &Path) {
     }
 }
 
-fn start_ticks(pid: u64) -> Option<u64> {
+pub fn start_ticks(pid: u64) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text[text.rfind(')')? + 1..].split_whitespace().nth(19)?.parse().ok()
 }
