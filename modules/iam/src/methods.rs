@@ -21,6 +21,8 @@ const TTL_SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
 const KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 /// Tokens that one creation forgets at most.
 const FORGET_MAX: usize = 100;
+/// Tokens looked at for that: from a random place on, so that all are looked at in time.
+const LOOK_MAX: usize = 200;
 /// Logical milliseconds before the end of the last way in at which to say so.
 const EXPIRING_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
@@ -215,16 +217,17 @@ fn forget_old(tx: &mut Tx, newest: &str) -> Result<()> {
     let ended_ms = |row: &TokenRow| {
         row.revoked.as_ref().map(|revoked| revoked.at_logical_ms).or(row.expires_ms)
     };
-    let old: Vec<String> = API_TOKENS
-        .all(tx.view())?
-        .into_iter()
-        .filter(|(id, found)| {
-            let ended_ms = ended_ms(&found.value);
-            id != newest && ended_ms.is_some_and(|at| at.saturating_add(KEPT_MS) <= now_ms)
-        })
-        .map(|(id, _)| id)
-        .take(FORGET_MAX)
-        .collect();
+    let view = tx.view();
+    let mut old: Vec<String> = vec![];
+    let behind = API_TOKENS.page(view, newest.as_bytes(), None);
+    for found in behind.chain(API_TOKENS.page(view, &[], None)).take(LOOK_MAX) {
+        let (id, found) = found?;
+        let ended_ms = ended_ms(&found.value);
+        let is_old = ended_ms.is_some_and(|at| at.saturating_add(KEPT_MS) <= now_ms);
+        if id != newest && is_old && old.len() < FORGET_MAX && !old.contains(&id) {
+            old.push(id);
+        }
+    }
     for id in old {
         tx.delete(&API_TOKENS, &id)?;
     }

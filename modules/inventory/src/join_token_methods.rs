@@ -24,6 +24,8 @@ const USES_MAX: u32 = 1000;
 const KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 /// Tokens that one creation forgets at most.
 const FORGET_MAX: usize = 100;
+/// Tokens looked at for that: from a random place on, so that all are looked at in time.
+const LOOK_MAX: usize = 200;
 
 /// Input of `joinTokens.create`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -202,15 +204,16 @@ fn create(cx: &MethodContext, tx: &mut Tx, input: CreateToken) -> Result<TokenRe
 /// Forgets some tokens that ended long ago.
 fn forget_old(tx: &mut Tx, newest: &str) -> Result<()> {
     let now_ms = tx.view().clock().now_ms;
-    let old: Vec<String> = JOIN_TOKENS
-        .all(tx.view())?
-        .into_iter()
-        .filter(|(id, found)| {
-            id != newest && found.value.expires_ms.saturating_add(KEPT_MS) <= now_ms
-        })
-        .map(|(id, _)| id)
-        .take(FORGET_MAX)
-        .collect();
+    let view = tx.view();
+    let mut old: Vec<String> = vec![];
+    let behind = JOIN_TOKENS.page(view, newest.as_bytes(), None);
+    for found in behind.chain(JOIN_TOKENS.page(view, &[], None)).take(LOOK_MAX) {
+        let (id, found) = found?;
+        let is_old = found.value.expires_ms.saturating_add(KEPT_MS) <= now_ms;
+        if id != newest && is_old && old.len() < FORGET_MAX && !old.contains(&id) {
+            old.push(id);
+        }
+    }
     for id in old {
         tx.delete(&JOIN_TOKENS, &id)?;
     }
