@@ -194,6 +194,8 @@ async fn with_replica(
                 why = fault => Err(why),
             };
             tracing::info!("stopping");
+            // Agents first: a replica without workers keeps no session.
+            api.drain_agents(GRACE / 2).await;
             workers.stop().await;
             result
         }

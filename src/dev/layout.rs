@@ -117,7 +117,10 @@ impl Layout {
                     names.push(entry.map_err(failed)?.file_name());
                 }
                 let ours = |name: &str| names.iter().any(|other| other == name);
-                !names.is_empty() && !ours("dev.json") && !ours("dev.lock")
+                // What `claim` itself makes is no sign of anybody else: the process that detaches
+                // claims first, and the supervisor once more.
+                let others = names.iter().any(|name| name != "logs" && name != "run");
+                others && !ours("dev.json") && !ours("dev.lock")
             }
         };
         if foreign {
@@ -214,6 +217,15 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_directory_can_be_claimed_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path());
+        layout.claim().unwrap();
+        layout.claim().unwrap();
+        assert!(!layout.is_ours(), "a claim alone leaves no mark");
+    }
 
     #[test]
     fn somebody_elses_directory_is_refused_and_left_alone() {
