@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{Arc, OnceLock},
 };
 
@@ -64,7 +65,7 @@ impl<T: ?Sized> Port<T> {
 }
 
 /// What a joining agent says of itself.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct JoinRequest {
     /// The whole token.
     pub token: String,
@@ -76,6 +77,16 @@ pub struct JoinRequest {
     pub facts: HostFacts,
     /// The version of the agent.
     pub agent_version: String,
+}
+
+/// Without the token: it holds a secret.
+impl fmt::Debug for JoinRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinRequest")
+            .field("name", &self.name)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Nodes and their lives.
@@ -137,15 +148,11 @@ pub trait Nodes: Send + Sync {
     fn session_closed(&self, tx: &mut Tx, node: &NodeId, session: &SessionId) -> Result<()>;
 
     /// Whether the node's session is this one, read through the transaction: what is written
-    /// because of the answer is not applied once the answer is another. An implementation whose
-    /// nodes have no sessions may leave it out.
+    /// because of the answer is not applied once the answer is another.
     ///
     /// # Errors
     /// A record cannot be read.
-    fn holds_session(&self, tx: &mut Tx, node: &NodeId, session: &SessionId) -> Result<bool> {
-        let _ = (tx, session);
-        Err(Error::internal(format!("the nodes here have no sessions, and so has {node}")))
-    }
+    fn holds_session(&self, tx: &mut Tx, node: &NodeId, session: &SessionId) -> Result<bool>;
 
     /// The machine's facts changed.
     ///

@@ -115,6 +115,15 @@ impl Nodes for FakeNodes {
         unused()
     }
 
+    fn holds_session(
+        &self,
+        _tx: &mut Tx,
+        _node: &NodeId,
+        _session: &palisade_contract::SessionId,
+    ) -> Result<bool> {
+        unused()
+    }
+
     fn session_closed(
         &self,
         _tx: &mut Tx,
