@@ -5,6 +5,7 @@
 //! replica.toml    addresses, the initial members
 //! pki/            ca.pem, ca.key, replica.pem, replica.key (keys 0600)
 //! bootstrap.json  id and SHA-256 of the first admin token
+//! started         made before the replica's first vote: from then on it must have a log
 //! data/           the log and the snapshots
 //! ```
 
@@ -18,6 +19,9 @@ use palisade_iam::Bootstrap;
 use palisade_raft::{Identity, Member};
 use palisade_state::ReplicaId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// The mark of a replica that has had a log.
+const STARTED: &str = "started";
 
 /// `replica.toml`: what an operator may edit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +97,16 @@ pub enum DirError {
         #[source]
         source: io::Error,
     },
+    /// The replica had a log and has none any more.
+    #[error(
+        "{} holds no log, and this replica had one: it may have voted and acknowledged writes that it no longer \
+         knows, so it must not come back under its id. Put its data back; the other replicas go on without it",
+        log.display()
+    )]
+    LogGone {
+        /// Where it was.
+        log: PathBuf,
+    },
     /// A file does not hold what it should.
     #[error("{} is not what it should be: {why}", path.display())]
     Malformed {
@@ -127,6 +141,37 @@ impl ReplicaDir {
         let bootstrap_path = path.join("bootstrap.json");
         let bootstrap = if bootstrap_path.exists() { Some(json(&bootstrap_path)?) } else { None };
         Ok(Self { path: path.to_owned(), identity, config, bootstrap })
+    }
+
+    /// Says durably that the replica has had a log. Belongs before it votes for the first time.
+    ///
+    /// # Errors
+    /// The mark cannot be written.
+    pub fn mark_started(&self) -> io::Result<()> {
+        let mark = self.path.join(STARTED);
+        if mark.exists() {
+            return Ok(());
+        }
+        fs::File::create(&mark)?.sync_all()?;
+        fs::File::open(&self.path)?.sync_all()
+    }
+
+    /// Refuses a replica that had a log and has none any more. It may have voted and acknowledged
+    /// what it no longer knows; if it came back under its id, a write could be lost in silence.
+    ///
+    /// # Errors
+    /// The log is gone.
+    pub fn check_log(&self) -> Result<(), DirError> {
+        let log = self.data().join("log");
+        let is_segment = |entry: &fs::DirEntry| {
+            Path::new(&entry.file_name()).extension().is_some_and(|ext| ext == "seg")
+        };
+        let has_segment = fs::read_dir(&log)
+            .is_ok_and(|entries| entries.flatten().any(|entry| is_segment(&entry)));
+        if has_segment || !self.path.join(STARTED).exists() {
+            return Ok(());
+        }
+        Err(DirError::LogGone { log })
     }
 
     /// Where the log and the snapshots are.
@@ -178,4 +223,41 @@ fn read_config(path: &Path) -> Result<ReplicaConfig, DirError> {
         ));
     }
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(path: &Path) -> ReplicaDir {
+        let identity =
+            Identity { cluster: "c".into(), lineage: "l".into(), epoch: 0, replica: ReplicaId(1) };
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = ReplicaConfig {
+            peer_listen: listen,
+            api_listen: listen,
+            heartbeat_ms: 1,
+            node_lost_ms: 1,
+            members: vec![],
+        };
+        ReplicaDir { path: path.to_owned(), identity, config, bootstrap: None }
+    }
+
+    #[test]
+    fn a_replica_whose_log_was_wiped_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let replica = replica(dir.path());
+        replica.check_log().expect("a new replica has no log yet");
+        fs::create_dir_all(replica.data().join("log")).unwrap();
+        let segment = replica.data().join("log/00000001.seg");
+        fs::write(&segment, b"x").unwrap();
+        replica.mark_started().unwrap();
+        replica.mark_started().unwrap();
+        replica.check_log().expect("its log is there");
+        fs::remove_file(&segment).unwrap();
+        assert!(matches!(replica.check_log(), Err(DirError::LogGone { .. })));
+        fs::remove_dir_all(replica.data()).unwrap();
+        let error = replica.check_log().unwrap_err().to_string();
+        assert!(error.contains("must not come back"), "{error}");
+    }
 }

@@ -120,6 +120,7 @@ async fn start_replica(
     island: &Island,
 ) -> Outcome<Arc<Replica>> {
     dir.member().map_err(|error| failed("cannot start", &error))?;
+    dir.check_log().map_err(|error| failed("cannot start", &error))?;
     let tls = PeerTls {
         ca_der: vec![authority.cert_der().clone()],
         chain_der: certificate.chain.clone(),
@@ -130,7 +131,10 @@ async fn start_replica(
         ReplicaOptions::new(dir.data(), dir.identity.clone(), dir.config.peer_listen, tls, rt);
     let started = island.handle.spawn(Replica::start(options)).await;
     let started = started.map_err(|error| failed("the replica's start panicked", &error))?;
-    started.map_err(|error| failed("cannot start the replica", &error))
+    let replica = started.map_err(|error| failed("cannot start the replica", &error))?;
+    // It has a log now and has not voted yet: it is told of the other members by `form`, later.
+    dir.mark_started().map_err(|error| failed("cannot mark the replica as started", &error))?;
+    Ok(replica)
 }
 
 /// Runs everything above consensus.
