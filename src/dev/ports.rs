@@ -70,6 +70,15 @@ impl Block {
         }
     }
 
+    /// Whether nothing listens where its agents' instances would. Asked when a block is chosen only:
+    /// later they may be its own.
+    fn instances_are_free(self) -> bool {
+        (1..=AGENTS).all(|agent| {
+            let (first, last) = self.instances(agent);
+            (first..=last).all(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
+        })
+    }
+
     /// The first port of the block on which something listens already.
     pub fn taken(self) -> Option<u16> {
         self.all().find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_err())
@@ -91,6 +100,7 @@ pub(super) fn choose() -> Outcome<(Block, Reservation)> {
     for block in (0..BLOCKS).map(Block::at) {
         if let Ok(reservation) = block.reserve()
             && block.taken().is_none()
+            && block.instances_are_free()
         {
             return Ok((block, reservation));
         }
@@ -121,6 +131,15 @@ mod tests {
             }
         }
         assert!(seen.last().is_some_and(|last| *last < 32_768), "below the ephemeral ports");
+    }
+
+    #[test]
+    fn a_block_whose_instance_ports_are_taken_is_not_chosen() {
+        let (block, held) = choose().unwrap();
+        let (first, _) = block.instances(2);
+        let _listener = TcpListener::bind((Ipv4Addr::LOCALHOST, first)).unwrap();
+        drop(held);
+        assert_ne!(choose().unwrap().0, block);
     }
 
     #[test]
