@@ -89,6 +89,33 @@ async fn a_program_that_fails_is_restarted_and_then_a_visible_crash_loop() {
 }
 
 #[tokio::test]
+async fn a_program_that_ends_at_once_is_never_told_as_healthy() {
+    let rig = Rig::new();
+    let agent = Agent::start(&rig).await;
+    let (up, mut sent) = mpsc::channel(1024);
+    agent.handle.attach(up).await;
+    agent.handle.offer(node(1, 1, vec![script("a", "exit 3")])).await;
+    agent.reaches("a", InstancePhase::CrashLoop).await;
+    while let Ok(message) = sent.try_recv() {
+        let Some(up::Msg::Status(status)) = message.msg else { continue };
+        assert!(status.instances.iter().all(|one| one.phase() != InstancePhase::Healthy));
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_is_adopted_stays_healthy() {
+    let rig = Rig::new();
+    let agent = Agent::start(&rig).await;
+    agent.handle.offer(node(1, 1, vec![script("a", "sleep 100")])).await;
+    agent.reaches("a", InstancePhase::Starting).await;
+    agent.reaches("a", InstancePhase::Healthy).await;
+    drop(agent);
+    let agent = Agent::start(&rig).await;
+    let first = agent.snapshot().await.status.instances.remove(0);
+    assert_eq!(first.phase(), InstancePhase::Healthy);
+}
+
+#[tokio::test]
 async fn never_and_on_failure_let_a_finished_program_rest() {
     let rig = Rig::new();
     let agent = Agent::start(&rig).await;

@@ -17,7 +17,7 @@ use crate::{
 mod restart;
 mod status;
 
-pub use restart::{Policy, Track};
+pub use restart::{Policy, SETTLES_AFTER, Track};
 pub use status::{node_instances, phase};
 
 /// How long after a kill another one is sent.

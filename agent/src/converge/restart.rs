@@ -10,6 +10,9 @@ const BACKOFF_INITIAL_MS: u64 = 200;
 const BACKOFF_MAX_MS: u64 = 30_000;
 const CRASH_LOOP_THRESHOLD: u32 = 5;
 const CRASH_LOOP_WINDOW_MS: u64 = 60_000;
+/// How long a process without a health check must have run before it counts as healthy: whoever
+/// waits for health is not told of it by a program that ends at once.
+pub const SETTLES_AFTER: Duration = Duration::from_secs(1);
 /// Longer memories are of no use.
 const ENDS_MAX: usize = 64;
 
@@ -84,6 +87,8 @@ pub struct Track {
     counted_run: u32,
     version: u64,
     unwanted: bool,
+    /// The run that goes on and when it has settled.
+    settles: Option<(u32, Duration)>,
 }
 
 impl Track {
@@ -91,8 +96,8 @@ impl Track {
     pub fn follow(&mut self, spec_version: u64) {
         if self.version != spec_version {
             let (busy, kill_at) = (self.busy, self.kill_at);
-            let counted_run = self.counted_run;
-            *self = Self { busy, kill_at, counted_run, version: spec_version, ..Self::default() };
+            let (counted_run, settles, version) = (self.counted_run, self.settles, spec_version);
+            *self = Self { busy, kill_at, counted_run, settles, version, ..Self::default() };
         }
     }
 
@@ -106,8 +111,25 @@ impl Track {
         }
     }
 
+    /// When the run that goes on has run for [`SETTLES_AFTER`]; `None`: none goes on.
+    #[must_use]
+    pub fn settles_at(&self) -> Option<Duration> {
+        self.settles.map(|(_, at)| at)
+    }
+
+    fn settle(&mut self, instance: &Instance, now: Duration) {
+        if !matches!(instance.process, Process::Running { .. }) {
+            self.settles = None;
+        } else if self.settles.is_none_or(|(run, _)| run != instance.run) {
+            // The process's own age: an agent that finds it running does not begin anew.
+            let left = SETTLES_AFTER.saturating_sub(instance.ran_for);
+            self.settles = Some((instance.run, now + left));
+        }
+    }
+
     /// Takes note of what was seen; counts each run's end once.
     pub fn saw(&mut self, instance: &Instance, policy: &Policy, now: Duration) {
+        self.settle(instance, now);
         match &instance.process {
             Process::Prepared => {}
             Process::Running { .. } => {

@@ -48,7 +48,7 @@ fn one(
     health: Option<&Health>,
     now: Duration,
 ) -> InstanceStatus {
-    let (phase, code, message) = phase(spec, seen, health);
+    let (phase, code, message) = phase(spec, seen, health, now);
     let mut status = InstanceStatus {
         id: id.to_owned(),
         phase: phase.into(),
@@ -90,9 +90,11 @@ pub fn phase(
     spec: Option<&InstanceSpec>,
     seen: &Seen,
     health: Option<&Health>,
+    now: Duration,
 ) -> (InstancePhase, String, String) {
     let plain = |phase| (phase, String::new(), String::new());
     let up = spec.is_some_and(|spec| spec.wanted() != Wanted::Offline);
+    let settled = seen.track.settles_at().is_some_and(|at| at <= now);
     let problem = seen.track.problem.as_ref();
     let Some(instance) = &seen.instance else {
         return match (problem, up) {
@@ -107,14 +109,14 @@ pub fn phase(
         (problem, matches!(instance.process, Process::Running { .. }) && !up)
     {
         let phase = match instance.process {
-            Process::Running { .. } => running(health).0,
+            Process::Running { .. } => running(health, settled).0,
             _ => InstancePhase::Failed,
         };
         return (phase, problem.code.clone(), problem.message.clone());
     }
     match (&instance.process, spec) {
         (Process::Running { .. }, Some(_)) if up && instance.stop_asked.is_none() => {
-            running(health)
+            running(health, settled)
         }
         (Process::Running { .. }, _) => plain(InstancePhase::Stopping),
         (_, None) => plain(InstancePhase::Stopping),
@@ -124,8 +126,10 @@ pub fn phase(
     }
 }
 
-fn running(health: Option<&Health>) -> (InstancePhase, String, String) {
+/// Without a health check, that it goes on running is all that can be known of its health.
+fn running(health: Option<&Health>, settled: bool) -> (InstancePhase, String, String) {
     match health {
+        None if !settled => (InstancePhase::Starting, String::new(), String::new()),
         None | Some(Health::Healthy) => (InstancePhase::Healthy, String::new(), String::new()),
         Some(Health::Unknown { last_error }) => {
             (InstancePhase::Starting, String::new(), last_error.clone())

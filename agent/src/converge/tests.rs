@@ -43,6 +43,7 @@ fn instance(id: &str, process: Process) -> Instance {
         stop_signal: SignalName::Term,
         stop_grace: at(5000),
         process,
+        ran_for: at(0),
         restarts: 0,
         stop_asked: None,
     }
@@ -236,7 +237,7 @@ fn back_off_doubles_and_becomes_a_crash_loop_that_is_visible() {
         track = all["a"].track.clone();
     }
     assert_eq!(delays, [at(100), at(200), at(10_000)]);
-    let (phase, code, _) = phase(Some(&wanted("a")), &all["a"], None);
+    let (phase, code, _) = phase(Some(&wanted("a")), &all["a"], None, now);
     assert_eq!((phase, code.as_str()), (InstancePhase::CrashLoop, "EXIT_CODE"));
     assert_eq!(plan_after(&spec, &mut all, now), [Action::Start { id: "a".into(), run: 4 }]);
 }
@@ -292,4 +293,41 @@ fn a_busy_instance_gets_no_second_action() {
     let mut all = observed(vec![instance("a", running())]);
     all.get_mut("a").unwrap().track.busy = true;
     assert_eq!(plan(Some(&node(vec![])), &all, at(0)), vec![]);
+}
+
+fn phase_after(one: &Instance, looks: &[u64], now: u64) -> InstancePhase {
+    let mut track = Track::default();
+    track.follow(1);
+    for look in looks {
+        track.saw(one, &Policy::of(&wanted("a")), at(*look));
+    }
+    phase(Some(&wanted("a")), &Seen { instance: Some(one.clone()), track }, None, at(now)).0
+}
+
+#[test]
+fn without_a_health_check_it_is_healthy_once_it_has_run_for_a_second() {
+    let one = instance("a", running());
+    assert_eq!(phase_after(&one, &[5000, 5900], 5999), InstancePhase::Starting);
+    assert_eq!(phase_after(&one, &[5000, 5900], 6000), InstancePhase::Healthy);
+}
+
+#[test]
+fn an_adopted_process_brings_its_age() {
+    let old = Instance { ran_for: at(60_000), ..instance("a", running()) };
+    assert_eq!(phase_after(&old, &[3], 3), InstancePhase::Healthy);
+    let young = Instance { ran_for: at(400), ..instance("a", running()) };
+    assert_eq!(phase_after(&young, &[3], 602), InstancePhase::Starting);
+    assert_eq!(phase_after(&young, &[3], 603), InstancePhase::Healthy);
+}
+
+#[test]
+fn each_run_settles_anew() {
+    let mut track = Track::default();
+    track.follow(1);
+    let policy = Policy::of(&wanted("a"));
+    track.saw(&instance("a", running()), &policy, at(0));
+    track.saw(&instance("a", exited(3)), &policy, at(2000));
+    assert_eq!(track.settles_at(), None);
+    track.saw(&Instance { run: 2, ..instance("a", running()) }, &policy, at(2100));
+    assert_eq!(track.settles_at(), Some(at(2100) + SETTLES_AFTER));
 }

@@ -133,6 +133,8 @@ pub struct Instance {
     pub stop_grace: Duration,
     /// What its process is doing.
     pub process: Process,
+    /// How long its process had run at this look; zero when none runs.
+    pub ran_for: Duration,
     /// How often it was started again since its revision was first started.
     pub restarts: u32,
     /// A stop of this run was asked for.

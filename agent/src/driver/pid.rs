@@ -3,7 +3,7 @@
 //! # Invariants
 //! - `AGENT-2` A signal goes only to a process that still is the one that was recorded.
 
-use std::{fs, io, os::fd::OwnedFd};
+use std::{fs, io, os::fd::OwnedFd, time::Duration};
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
@@ -37,6 +37,18 @@ impl ProcessId {
             && self.this_boot()
             && Stat::read(self.pid)
                 .is_ok_and(|stat| stat.start_ticks == self.start_ticks && !stat.over())
+    }
+
+    /// How long ago it was started, if that was in this boot; by a clock that nobody sets.
+    pub(crate) fn age(&self) -> Duration {
+        if !self.this_boot() {
+            return Duration::ZERO;
+        }
+        let since_boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let since_boot = Duration::try_from(since_boot).unwrap_or_default();
+        let ticks_hz = rustix::param::clock_ticks_per_second().max(1);
+        since_boot
+            .saturating_sub(Duration::from_millis(self.start_ticks.saturating_mul(1000) / ticks_hz))
     }
 
     fn rustix_pid(&self) -> Option<Pid> {

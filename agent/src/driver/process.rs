@@ -131,7 +131,12 @@ impl Inner {
         };
         let stop = read_json::<StopMark>(&dir.stop()).map_err(fail)?;
         let process = self.process(&dir, &config, mend).map_err(fail)?;
+        let ran_for = match &process {
+            Process::Running { .. } => self.state(id)?.map(|state| state.process.age()),
+            _ => None,
+        };
         Ok(Some(Instance {
+            ran_for: ran_for.unwrap_or_default(),
             id: config.id,
             run: config.run,
             spec_version: config.spec_version,

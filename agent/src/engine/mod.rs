@@ -353,7 +353,10 @@ impl Engine {
         seen.track.saw(&instance, &policy, now);
         let running = matches!(instance.process, Process::Running { .. });
         let run = instance.run;
-        if seen.instance.as_ref() != Some(&instance) {
+        // Its age is another one at each look, which is no news.
+        let ran_for = instance.ran_for;
+        let known = seen.instance.clone().map(|known| Instance { ran_for, ..known });
+        if known.as_ref() != Some(&instance) {
             seen.instance = Some(instance);
             self.reporter.changed();
         }
@@ -433,10 +436,12 @@ impl Engine {
                 }
             });
         let probes = self.monitors.values().filter_map(Monitor::next_at);
+        let settle = self.observed.values().filter_map(|seen| seen.track.settles_at());
         let store = self.unstored.as_ref().map(|(_, at)| *at);
         let reports = self.reporter.due(now);
         waits
             .chain(probes)
+            .chain(settle.filter(|at| *at > now))
             .chain(store)
             .chain(reports)
             .chain([self.looked_at + LOOK_EVERY])
