@@ -34,7 +34,7 @@ use palisade_state::{Tx, View};
 
 pub use identity::ProductUuid;
 pub use join_token_methods::{CreateToken, ListTokens, RevokeToken, TokenRecord};
-pub use node_methods::{ListNodes, NodeCondition, NodeRecord, OneNode};
+pub use node_methods::{ListNodes, NodeCondition, NodeRecord, OneNode, RemoveNode};
 pub use records::Expect;
 
 /// How long a node without a session may stay away before it is lost.

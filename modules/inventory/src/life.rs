@@ -8,7 +8,7 @@ use palisade_contract::{
     node_spec,
 };
 use palisade_state::Tx;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::records::{NODES, NodeRow, live_node, phase_word, store};
 
@@ -29,9 +29,16 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 }
 
 fn publish(tx: &mut Tx, kind: &str, node: &Node) {
-    let data = json!({
+    publish_with(tx, kind, node, data_of(node));
+}
+
+fn data_of(node: &Node) -> Value {
+    json!({
         "node": node.id, "name": node.name, "pool": node.pool, "phase": phase_word(node.phase),
-    });
+    })
+}
+
+fn publish_with(tx: &mut Tx, kind: &str, node: &Node, data: Value) {
     tx.publish(kind, &node.tenant, format!("node/{}", node.id), &data);
 }
 
@@ -160,8 +167,14 @@ pub(crate) fn set_schedulable(tx: &mut Tx, before: &NodeRow, schedulable: bool) 
     Ok(after)
 }
 
-/// Removes a node: its name and keys are free, its certificates refused from now on.
-pub(crate) fn retire(tx: &mut Tx, before: &NodeRow) -> Result<NodeRow> {
+/// Removes a node: its name and keys are free, its certificates refused from now on. `instances`
+/// that it still holds are left to themselves.
+pub(crate) fn retire(
+    tx: &mut Tx,
+    before: &NodeRow,
+    forced: bool,
+    instances: u64,
+) -> Result<NodeRow> {
     let mut after = before.clone();
     after.node.phase = NodePhase::Retired;
     after.node.schedulable = false;
@@ -173,7 +186,10 @@ pub(crate) fn retire(tx: &mut Tx, before: &NodeRow) -> Result<NodeRow> {
     wake_workloads(tx, &after.node)?;
     wake_capacity(tx, &after.node)?;
     node_spec::invalidate(tx, &after.node.id)?;
-    publish(tx, "node.removed", &after.node);
+    let mut data = data_of(&after.node);
+    data["forced"] = forced.into();
+    data["instances"] = instances.into();
+    publish_with(tx, "node.removed", &after.node, data);
     forget_old(tx)?;
     Ok(after)
 }

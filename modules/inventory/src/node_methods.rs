@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use palisade_contract::{
-    Check, Error, Method, MethodContext, NodeId, Resource, Result, Verb,
+    Check, Code, Error, Method, MethodContext, NodeId, Resource, Result, Verb,
     node::{HostFacts, Node, NodePhase},
+    ports::NodeCapacity,
 };
 use palisade_state::{Tx, Versioned, View};
 use schemars::JsonSchema;
@@ -45,6 +46,23 @@ pub struct OneNode {
 }
 
 impl Check for OneNode {}
+
+/// Input of `nodes.remove`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RemoveNode {
+    /// Its id or name.
+    pub node: String,
+    /// The tenant that it must belong to.
+    #[serde(default)]
+    pub tenant: Option<String>,
+    /// Also when its agent is there and it holds instances: what runs there is left running and
+    /// out of sight.
+    #[serde(default)]
+    pub force: bool,
+}
+
+impl Check for RemoveNode {}
 
 /// A node as REST shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -124,7 +142,10 @@ pub(crate) fn methods() -> Vec<Method> {
         .rest(Verb::Post, "/nodes/{node}/uncordon")
         .on(one),
         Method::mutation("nodes", "remove", "compute:nodes:remove", remove)
-            .summary("Removes a node for good: its certificates are refused from now on.")
+            .summary(
+                "Removes a node for good: its certificates are refused from now on. One that is \
+                 there and holds instances is removed by force alone.",
+            )
             .rest(Verb::Delete, "/nodes/{node}")
             .destructive()
             .on(one),
@@ -165,10 +186,38 @@ fn set_schedulable(
     record(cx, tx.view(), &after, revision)
 }
 
-fn remove(cx: &MethodContext, tx: &mut Tx, input: OneNode) -> Result<NodeRecord> {
-    let found = changeable(cx, tx, &input)?;
-    let after = life::retire(tx, &found.value)?;
+fn remove(cx: &MethodContext, tx: &mut Tx, input: RemoveNode) -> Result<NodeRecord> {
+    let RemoveNode { node, tenant, force } = input;
+    let found = changeable(cx, tx, &OneNode { node, tenant })?;
+    let instances = held(cx, tx.view(), &found.value.node.id)?.allocations;
+    let name = &found.value.node.name;
+    let is_there = matches!(
+        found.value.node.phase,
+        NodePhase::Ready | NodePhase::Unhealthy | NodePhase::Draining
+    );
+    if is_there && instances > 0 && !force {
+        let plural = if instances == 1 { "instance" } else { "instances" };
+        return Err(Error::new(
+            Code::InvalidState,
+            format!(
+                "node {name} holds {instances} {plural}, which would run on where nobody sees them"
+            ),
+        )
+        .hint(
+            "cordon it and scale or remove its workloads first, or remove it with --force: what \
+             runs there is left running and out of sight",
+        ));
+    }
+    let after = life::retire(tx, &found.value, force, instances)?;
     record(cx, tx.view(), &after, 0)
+}
+
+/// What a node holds; nothing when nobody keeps books.
+fn held(cx: &MethodContext, view: &View, node: &NodeId) -> Result<NodeCapacity> {
+    match cx.context.ports.capacity.get() {
+        Ok(capacity) => capacity.node(view, node),
+        Err(_) => Ok(NodeCapacity::default()),
+    }
 }
 
 fn owned(found: Option<Versioned<NodeRow>>, input: &OneNode) -> Result<Versioned<NodeRow>> {
@@ -192,10 +241,7 @@ fn changeable(cx: &MethodContext, tx: &mut Tx, input: &OneNode) -> Result<Versio
 
 fn record(cx: &MethodContext, view: &View, row: &NodeRow, revision: u64) -> Result<NodeRecord> {
     let node = row.node.clone();
-    let held = match cx.context.ports.capacity.get() {
-        Ok(capacity) => capacity.node(view, &node.id)?,
-        Err(_) => palisade_contract::ports::NodeCapacity::default(),
-    };
+    let held = held(cx, view, &node.id)?;
     let message = message(view, row);
     Ok(NodeRecord {
         status: NodeCondition {

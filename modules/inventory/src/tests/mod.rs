@@ -2,4 +2,5 @@ mod joining;
 mod keys;
 mod life;
 mod methods;
+mod removal;
 mod world;
