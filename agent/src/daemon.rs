@@ -7,7 +7,7 @@ use futures::future::select;
 
 use crate::{
     config::{Config, ConfigError, Layout},
-    driver::{ProcessDriver, SharedDriver, ShimCommand},
+    driver::{ProcessDriver, SharedDriver, ShimCommand, passable},
     engine::{Drivers, Engine, Parts},
     health::NetProber,
     identity::{Identity, IdentityError},
@@ -67,6 +67,13 @@ pub async fn run(
     let RunOptions { config, shim, agent_version } = options;
     config.check()?;
     let _lock = DirLock::acquire(&config.data_dir)?;
+    // Instances of other users must come to their own directories; each file has its own mode.
+    let layout = Layout::new(&config.data_dir);
+    for dir in [config.data_dir.clone(), layout.instances()] {
+        if let Err(error) = passable(&dir) {
+            tracing::warn!(dir = %dir.display(), %error, "cannot let instances' users pass");
+        }
+    }
     let identity = Identity::load(&config.data_dir)?
         .ok_or_else(|| RunError::NotJoined { dir: config.data_dir.display().to_string() })?;
     let mut identity = identity;
@@ -76,7 +83,6 @@ pub async fn run(
             identity.servers.push(server.clone());
         }
     }
-    let layout = Layout::new(&config.data_dir);
     let process: SharedDriver = Arc::new(ProcessDriver::new(layout.instances(), shim));
     let drivers: Drivers = Arc::new(BTreeMap::from([(process.name().to_owned(), process)]));
     let facts = {

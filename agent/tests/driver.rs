@@ -1,6 +1,12 @@
 //! The process driver and its shim, over real processes.
 
-use std::{io::Read, net::TcpListener, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
+use std::{
+    io::Read,
+    net::TcpListener,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    sync::Arc,
+    time::Duration,
+};
 
 use palisade_agent::driver::{Cause, Driver, Process, ProcessDriver, SignalName, Start, log::Next};
 use palisade_proto::agent::{Port, Resources};
@@ -364,9 +370,8 @@ async fn a_user_is_taken_by_root_and_refused_otherwise() {
     let rig = Rig::new();
     let mut spec = script("user", "id -u; echo x > file; echo y > /dev/stdout");
     spec.user = "nobody".into();
-    // The directory of a test is closed to others.
-    let open = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(rig.dir.path(), open).unwrap();
+    // The directory of a test is closed to others; the agent opens its own.
+    chmod(rig.dir.path(), 0o711);
     rig.start(spec, 1).await;
     let end = rig.end("user").await;
     if rustix::process::geteuid().is_root() {
@@ -376,6 +381,58 @@ async fn a_user_is_taken_by_root_and_refused_otherwise() {
         assert!(
             matches!(end.cause, Cause::NotStarted(problem) if problem.code == "USER_NEEDS_ROOT")
         );
+    }
+}
+
+fn chmod(path: &std::path::Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &std::path::Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[tokio::test]
+async fn a_directory_that_its_user_may_not_enter_is_named_with_the_way_out() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root starts programs of other users");
+    }
+    let rig = Rig::new();
+    chmod(rig.dir.path(), 0o700);
+    let mut spec = script("closed", "true");
+    spec.user = "nobody".into();
+    rig.start(spec.clone(), 1).await;
+    let Cause::NotStarted(problem) = rig.end("closed").await.cause else { panic!("it started") };
+    assert_eq!(problem.code, "DIRECTORY_NOT_ENTERABLE");
+    let dir = rig.dir.path().display().to_string();
+    assert!(problem.message.contains(&format!("run `chmod o+x {dir}`")), "{problem}");
+    assert!(!problem.message.contains("/bin/sh"), "{problem}");
+    chmod(rig.dir.path(), 0o711);
+    rig.start(spec, 2).await;
+    assert!(rig.end("closed").await.success());
+}
+
+#[tokio::test]
+async fn an_instances_directories_are_its_users_and_what_is_private_stays_so() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root starts programs of other users");
+    }
+    let rig = Rig::new();
+    let mut spec = script("own", "true");
+    spec.user = "nobody".into();
+    spec.files.insert("conf/secret".into(), b"x".to_vec().into());
+    rig.start(spec, 1).await;
+    rig.end("own").await;
+    let dir = rig.instance_dir("own");
+    for path in [dir.parent().unwrap(), &dir] {
+        assert_eq!(mode(path), 0o711, "{}", path.display());
+    }
+    for name in ["work", "tmp", "work/conf", "work/conf/secret"] {
+        assert_eq!(std::fs::metadata(dir.join(name)).unwrap().uid(), 65534, "{name}");
+    }
+    assert_eq!((mode(&dir.join("work")), mode(&dir.join("tmp"))), (0o700, 0o700));
+    for name in ["run.json", "state.json", "exit.json"] {
+        assert_eq!(mode(&dir.join(name)), 0o600, "{name}");
     }
 }
 

@@ -114,6 +114,22 @@ async fn a_spec_becomes_healthy_instances_and_logs_quickly() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_lets_instances_of_other_users_pass_through_its_directory() {
+    use std::os::unix::fs::PermissionsExt;
+    let ca = Ca::new();
+    let gateway = Fake::start(&ca, Script::default()).await;
+    let mut node = Node::joined(&gateway, &ca).await;
+    let closed = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(node.data(), closed).unwrap();
+    node.run();
+    hello(&gateway, 1).await;
+    let mode = |path: std::path::PathBuf| path.metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(node.data()), 0o711);
+    assert_eq!(mode(node.data().join("instances")), 0o711);
+    assert_eq!(mode(node.data().join("identity.json")), 0o600);
+}
+
 /// The daemon as a process of its own, leading a group as a shell's foreground job does.
 fn process(node: &Node) -> std::process::Child {
     use std::os::unix::process::CommandExt;

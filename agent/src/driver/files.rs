@@ -8,7 +8,7 @@
 //! shim.lock   held by the shim as long as it lives
 //! out, err    pipes with names, from the workload to the shim
 //! log, log.1… the workload's output (see `log`)
-//! work/ tmp/  the workload's directory and its TMPDIR
+//! work/ tmp/  the workload's directory and its TMPDIR, its user's alone when they are made
 //! ```
 //! Each file carries the number of the run that it belongs to; one of another run is not looked
 //! at.

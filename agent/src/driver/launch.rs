@@ -68,6 +68,28 @@ fn not_executable(file: &Path, why: &str) -> Problem {
     Problem::new("COMMAND_NOT_EXECUTABLE", format!("{} cannot be executed: {why}", file.display()))
 }
 
+/// The first directory on the way to `to` that this process's user may not enter, as a problem.
+pub(crate) fn not_enterable(to: &Path, user: &str) -> Option<Problem> {
+    let mut way: Vec<&Path> = to.ancestors().filter(|dir| dir.is_absolute()).collect();
+    way.reverse();
+    // What is no directory, or is not there, is another problem; the way to it was open.
+    let closed = way.into_iter().find(|dir| {
+        rustix::fs::access(*dir, rustix::fs::Access::EXEC_OK) == Err(rustix::io::Errno::ACCESS)
+            && dir.is_dir()
+    })?;
+    let mode = closed.metadata().map_or(0, |meta| meta.permissions().mode() & 0o7777);
+    let (dir, to) = (closed.display(), to.display());
+    let who =
+        if user.is_empty() { "the agent's user".to_owned() } else { format!("the user `{user}`") };
+    Some(Problem::new(
+        "DIRECTORY_NOT_ENTERABLE",
+        format!(
+            "{who} may not enter {dir} (mode {mode:04o}) on the way to {to}; on this \
+             node, run `chmod o+x {dir}`"
+        ),
+    ))
+}
+
 /// The problem behind an error of `exec` itself.
 pub(crate) fn exec_problem(file: &Path, error: &io::Error) -> Problem {
     match error.kind() {
@@ -111,6 +133,13 @@ mod tests {
         fs::write(dir.path().join("tool"), "").unwrap();
         let problem = resolve_command("./tool", "", dir.path()).unwrap_err();
         assert_eq!(problem.code, "COMMAND_NOT_EXECUTABLE");
+    }
+
+    #[test]
+    fn a_way_that_is_open_is_no_problem() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(not_enterable(dir.path(), "me"), None);
+        assert_eq!(not_enterable(&dir.path().join("not-there"), "me"), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     net::{Ipv4Addr, TcpListener},
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::Path,
 };
 
@@ -18,6 +18,7 @@ use super::{
 use crate::{durable, fence::Fence};
 
 const STOP_GRACE_MS_DEFAULT: u64 = 10_000;
+const PASSABLE: u32 = 0o711;
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How much of its output an instance may keep.
@@ -37,11 +38,12 @@ impl LogLimits {
         })?;
         let user = user::lookup(&spec.user);
         let owner = user.as_ref().filter(|_| rustix::process::geteuid().is_root());
-        for path in [dir.path().to_owned(), dir.work(), dir.tmp()] {
-            fs::DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(fail)?;
-            if let Some(owner) = owner
-                && path != dir.path()
-            {
+        for path in dir.path().parent().into_iter().chain([dir.path()]) {
+            passable(path).map_err(fail)?;
+        }
+        for path in [dir.work(), dir.tmp()] {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(fail)?;
+            if let Some(owner) = owner {
                 std::os::unix::fs::chown(&path, Some(owner.uid), Some(owner.gid)).map_err(fail)?;
             }
         }
@@ -76,6 +78,16 @@ impl LogLimits {
             log_files_max: self.files_max,
         })
     }
+}
+
+/// Makes a directory that all may pass through and only its owner may list, whatever the umask:
+/// instances run as other users than the agent, and their directories are below it.
+pub(crate) fn passable(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(PASSABLE).create(path)?;
+    if fs::metadata(path)?.permissions().mode() & 0o7777 == PASSABLE {
+        return Ok(());
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(PASSABLE))
 }
 
 pub(super) fn io_problem(what: &str, error: &io::Error) -> Problem {
@@ -193,7 +205,13 @@ fn write_file(
                     parent.display()
                 ))));
             }
-            Err(_) => fs::create_dir(&parent).map_err(fail)?,
+            Err(_) => {
+                fs::create_dir(&parent).map_err(fail)?;
+                if let Some(owner) = owner {
+                    std::os::unix::fs::lchown(&parent, Some(owner.uid), Some(owner.gid))
+                        .map_err(fail)?;
+                }
+            }
         }
     }
     let path = work.join(relative);

@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io::{self, Write},
     os::unix::process::CommandExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -18,7 +18,7 @@ use super::now_ms;
 use crate::{
     driver::{
         Cgroup, InstanceDir, LaunchError, Limits, Problem, ProcessId, RunConfig, RunState,
-        exec_problem, lookup_user, read_json, resolve_command,
+        exec_problem, lookup_user, not_enterable, read_json, resolve_command,
     },
     durable,
 };
@@ -32,7 +32,7 @@ pub(super) fn become_workload(dir: &InstanceDir, shim: &[OsString]) -> io::Error
         Err(error) => return error.into(),
     };
     let problem = match prepare(dir, shim) {
-        Ok((file, mut command)) => exec_problem(&file, &command.exec()),
+        Ok((config, file, mut command)) => refused(&config, &file, &command.exec()),
         Err(problem) => problem,
     };
     let text = serde_json::to_vec(&problem).unwrap_or_default();
@@ -48,9 +48,21 @@ pub(super) fn become_command(dir: &InstanceDir, argv: &[OsString]) -> io::Error 
         let state = read_json::<RunState>(&dir.state()).ok().flatten();
         let _ = Cgroup::enter(&state.map(|state| state.cgroups).unwrap_or_default());
         let (file, mut command) = command(&config)?;
-        Ok(io::Error::other(exec_problem(&file, &command.exec()).to_string()))
+        Ok(io::Error::other(refused(&config, &file, &command.exec()).to_string()))
     };
     run().unwrap_or_else(|problem| io::Error::other(problem.to_string()))
+}
+
+/// Why the program could not be executed. This process has the workload's user already, so it sees
+/// what that user may not enter.
+fn refused(config: &RunConfig, file: &Path, error: &io::Error) -> Problem {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return exec_problem(file, error);
+    }
+    let ways = [config.working_dir.as_path(), file.parent().unwrap_or(file)];
+    ways.into_iter()
+        .find_map(|way| not_enterable(way, &config.user))
+        .unwrap_or_else(|| exec_problem(file, error))
 }
 
 fn config(dir: &InstanceDir) -> Result<RunConfig, Problem> {
@@ -83,7 +95,7 @@ fn own_shim(told: &[OsString]) -> Result<ProcessId, Problem> {
     )))
 }
 
-fn prepare(dir: &InstanceDir, shim: &[OsString]) -> Result<(PathBuf, Command), Problem> {
+fn prepare(dir: &InstanceDir, shim: &[OsString]) -> Result<(RunConfig, PathBuf, Command), Problem> {
     let failed =
         |what: &str, error: io::Error| Problem::new("START_FAILED", format!("{what}: {error}"));
     let shim = own_shim(shim)?;
@@ -111,7 +123,7 @@ fn prepare(dir: &InstanceDir, shim: &[OsString]) -> Result<(PathBuf, Command), P
     // The workload is recorded and outlives its shim.
     set_parent_process_death_signal(None)
         .map_err(|error| failed("cannot outlive the shim", error.into()))?;
-    Ok((file, command))
+    Ok((config, file, command))
 }
 
 /// Groups are named on the whole machine, and another agent on it may have the same instance id.
