@@ -181,6 +181,8 @@ pub fn instance(
         Life::Live if lost => (InstancePhase::Lost, "its node is lost".to_owned()),
         Life::Live => (row.seen.phase, row.seen.message.clone()),
     };
+    let misfits = status::misfits(&**cx.ports.capacity.get()?, view, row)?;
+    let message = if message.is_empty() { status::sentence(&misfits) } else { message };
     let place = row.place.clone();
     let (node_name, ports) = place.map(|place| (place.node_name, place.ports)).unwrap_or_default();
     Ok(InstanceRecord {
@@ -203,7 +205,7 @@ pub fn instance(
             pid: Some(row.seen.pid).filter(|pid| *pid > 0),
             started_at: Some(row.seen.started_at_ms).filter(|ms| *ms > 0).map(rfc3339),
             last_exit: row.seen.last_exit.as_ref().map(ExitRecord::from),
-            misfits: status::misfits(&**cx.ports.capacity.get()?, view, row)?,
+            misfits,
         },
         revision,
     })

@@ -70,6 +70,35 @@ pub fn misfits(capacity: &dyn Capacity, view: &View, row: &InstanceRow) -> Resul
     }
 }
 
+/// Nodes that a sentence about misfits names.
+const NAMED_MAX: usize = 3;
+
+/// The misfits in a line; empty: there are none.
+pub fn sentence(misfits: &[Misfit]) -> String {
+    if misfits.is_empty() {
+        return String::new();
+    }
+    let named: Vec<String> = misfits
+        .iter()
+        .take(NAMED_MAX)
+        .map(|misfit| match misfit.node.as_str() {
+            // It stands for no node in particular.
+            "*" => misfit.reason.clone(),
+            node => format!("{node}: {}", misfit.reason),
+        })
+        .collect();
+    // The last one may stand for those that were counted instead of listed.
+    let counted = misfits.last().and_then(|last| {
+        last.reason.strip_prefix("and ")?.split_once(" more nodes: ")?.0.parse::<usize>().ok()
+    });
+    let all = counted.map_or(misfits.len(), |counted| misfits.len() - 1 + counted);
+    let more = match all.saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    format!("fits on no node: {}{more}", named.join("; "))
+}
+
 /// How a workload is.
 ///
 /// # Errors

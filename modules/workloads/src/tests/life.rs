@@ -1,11 +1,13 @@
 use palisade_contract::{
     Code, Module,
     node::{InstancePhase, NodePhase, Probe},
+    ports::Misfit,
 };
+use palisade_scheduler::placement::summarised;
 use serde_json::json;
 
 use super::{World, web, with};
-use crate::{NODES_KIND, RECONCILE_KIND};
+use crate::{NODES_KIND, RECONCILE_KIND, status::sentence};
 
 const NODES: [&str; 2] = ["a", "b"];
 
@@ -106,10 +108,28 @@ fn what_fits_nowhere_says_why_per_node_and_comes_when_there_is_room() {
     let status = &world.workload("web")["status"];
     assert_eq!((&status["phase"], &status["misfits"]), (&json!("pending"), &misfits));
     assert_eq!(status["message"], "1 of 1 instances fit on no node");
-    assert_eq!(world.instances()[0]["status"]["misfits"], misfits);
+    let instance = &world.instances()[0]["status"];
+    assert_eq!(instance["misfits"], misfits);
+    assert_eq!(instance["message"], "fits on no node: a: needs 5 CPUs, 4 free; b: cordoned");
     world.bench.change_node("a", &["capacity.nodes"], |n| n.facts.offered_cpu_milli = 8000);
     world.settle(&NODES);
     assert_eq!(world.phase("web"), "running");
+    assert_eq!(world.instances()[0]["status"]["message"], "");
+}
+
+#[test]
+fn a_sentence_about_misfits_names_three_nodes_and_counts_the_others() {
+    let misfit = |node: &str| Misfit { node: node.into(), reason: "port 18777 is taken".into() };
+    let all: Vec<Misfit> = ["a", "b", "c", "d", "e"].map(misfit).into();
+    let taken = "port 18777 is taken";
+    assert_eq!(sentence(&all[..1]), format!("fits on no node: a: {taken}"));
+    assert_eq!(
+        sentence(&all),
+        format!("fits on no node: a: {taken}; b: {taken}; c: {taken}; and 2 more")
+    );
+    assert_eq!(sentence(&[]), "");
+    let many = summarised((0..100).map(|n| misfit(&format!("n{n:03}"))).collect());
+    assert!(sentence(&many).ends_with("; and 97 more"), "{}", sentence(&many));
 }
 
 #[test]
