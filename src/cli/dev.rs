@@ -13,8 +13,6 @@ use crate::{
     output::{self, Exit, Failure, Format, Outcome, Table, human},
 };
 
-const DIR: &str = ".palisade-dev";
-
 /// Flags of `dev`.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -46,7 +44,7 @@ enum Verb {
 #[derive(Clone, Debug, clap::Args)]
 struct Place {
     /// Where everything is kept
-    #[arg(long, value_name = "DIR", default_value = DIR)]
+    #[arg(long, value_name = "DIR", default_value = dev::DEFAULT_DIR)]
     dir: PathBuf,
 }
 
@@ -63,6 +61,9 @@ struct Up {
     /// Leave instances running at the end
     #[arg(long)]
     keep_instances: bool,
+    /// Point the context `dev` here though it leads to another cluster that runs
+    #[arg(long)]
+    replace_context: bool,
     /// Be what --detach left running
     #[arg(long, hide = true, conflicts_with = "detach")]
     supervise: bool,
@@ -86,6 +87,7 @@ async fn run(verb: Verb, global: &Global) -> Outcome {
                 layout: Layout::new(&up.place.dir),
                 fresh: up.fresh,
                 keep_instances: up.keep_instances,
+                replace_context: up.replace_context,
                 context_file: global.overrides().path()?,
                 format,
             };
@@ -107,7 +109,10 @@ async fn run(verb: Verb, global: &Global) -> Outcome {
             output::say("killing the leader");
             print_killed(format, &kill_leader(&Layout::new(&place.dir)).await?)
         }
-        Verb::Status(place) => print_status(format, &status(&Layout::new(&place.dir))),
+        Verb::Status(place) => {
+            let layout = Layout::new(&place.dir);
+            print_status(format, &status(&layout), &layout.command(""))
+        }
     }
 }
 
@@ -136,7 +141,7 @@ fn encode<T: serde::Serialize>(value: &T) -> Outcome<serde_json::Value> {
     serde_json::to_value(value).map_err(|error| Failure::caused("cannot encode the answer", &error))
 }
 
-fn print_status(format: Format, status: &Status) -> Outcome {
+fn print_status(format: Format, status: &Status, start: &str) -> Outcome {
     match format {
         Format::Json | Format::Yaml => {
             output::data(output::render_value(format, &encode(status)?)?.as_bytes())?;
@@ -159,7 +164,7 @@ fn print_status(format: Format, status: &Status) -> Outcome {
     }
     if status.phase == "stopped" {
         return Err(
-            Failure::new(Exit::Unavailable, "it does not run").hint("start it with `palisade dev`")
+            Failure::new(Exit::Unavailable, "it does not run").hint(format!("start it with `{start}`"))
         );
     }
     Ok(())

@@ -88,9 +88,16 @@ impl Kept {
     }
 
     /// Stops it and waits until it is gone.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         self.stop.ask();
-        let _ = self.task.await;
+        let _ = (&mut self.task).await;
+    }
+}
+
+impl Drop for Kept {
+    /// A child that nobody holds is not started again.
+    fn drop(&mut self) {
+        self.stop.ask();
     }
 }
 

@@ -57,10 +57,10 @@ pub async fn kill_leader(layout: &Layout) -> Outcome<Killed> {
             Exit::Unavailable,
             format!("the cluster in {} does not run", layout.root().display()),
         )
-        .hint("start it with `palisade dev`"));
+        .hint(format!("start it with `{}`", layout.command(""))));
     }
     let all = client(&context, BUDGET)?;
-    whole(&all).await?;
+    whole(&all, layout).await?;
     let status = cluster::status(&all, false).await?;
     let Some(replica) = cluster::leader(&status) else {
         return Err(Failure::new(Exit::Unavailable, "there is no leader to kill")
@@ -111,7 +111,7 @@ pub async fn kill_leader(layout: &Layout) -> Outcome<Killed> {
 }
 
 /// Waits until every replica is ready: with one down already, the kill would take the quorum.
-async fn whole(client: &Client) -> Outcome {
+async fn whole(client: &Client, layout: &Layout) -> Outcome {
     let began = edge::now();
     loop {
         let asked = client.addresses().iter().map(|address| client.ask(address, "/readyz"));
@@ -128,7 +128,7 @@ async fn whole(client: &Client) -> Outcome {
                     client.addresses().len()
                 ),
             )
-            .hint("`palisade dev status` shows which run, and where their logs are"));
+            .hint(format!("`{}` shows which run, and where their logs are", layout.command("status"))));
         }
         edge::sleep(WHOLE_EVERY).await;
     }

@@ -19,9 +19,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{AGENTS, REPLICAS, ports::Block};
-use crate::output::{Exit, Failure, Outcome};
+use crate::output::{Exit, Failure, Outcome, human};
 
 const FORMAT: u32 = 1;
+/// Where `dev` keeps everything when no flag says so.
+pub const DEFAULT_DIR: &str = ".palisade-dev";
 
 /// `dev.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +55,15 @@ impl Layout {
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// A command of `dev` for this directory, ready to be pasted.
+    #[must_use]
+    pub fn command(&self, verb: &str) -> String {
+        let usual = std::path::absolute(DEFAULT_DIR).is_ok_and(|usual| usual == self.root);
+        let place = if usual { String::new() } else { format!(" --dir {}", human::shell(&self.root)) };
+        let verb = if verb.is_empty() { String::new() } else { format!(" {verb}") };
+        format!("palisade dev{verb}{place}")
     }
 
     /// `replica-<id>`.
@@ -156,7 +167,7 @@ impl Layout {
         };
         let record: Record = serde_json::from_str(&text).map_err(|error| {
             Failure::caused(format!("{} is damaged", path.display()), &error)
-                .hint("`palisade dev --fresh` starts over")
+                .hint(format!("`{}` starts over", self.command("--fresh")))
         })?;
         if record.format > FORMAT {
             return Err(Failure::usage(format!(
@@ -225,6 +236,13 @@ mod tests {
         layout.claim().unwrap();
         layout.claim().unwrap();
         assert!(!layout.is_ours(), "a claim alone leaves no mark");
+    }
+
+    #[test]
+    fn a_command_can_be_pasted() {
+        let layout = Layout::new(Path::new("/a b/dev"));
+        assert_eq!(layout.command("stop"), "palisade dev stop --dir '/a b/dev'");
+        assert_eq!(Layout::new(Path::new(DEFAULT_DIR)).command(""), "palisade dev");
     }
 
     #[test]

@@ -43,8 +43,9 @@ impl Lock {
                 ),
             )
             .hint(format!(
-                "`palisade dev stop --dir {0}` ends it; `palisade dev status --dir {0}` shows it",
-                layout.root().display()
+                "`{}` ends it; `{}` shows it",
+                layout.command("stop"),
+                layout.command("status")
             )));
         }
         let write = || -> io::Result<()> {

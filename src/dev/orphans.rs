@@ -60,7 +60,8 @@ pub(super) async fn stop_instances(layout: &Layout) -> Outcome<usize> {
     Ok(counts.into_iter().sum())
 }
 
-async fn stop_instances_of(layout: &Layout, agent: u64) -> Outcome<usize> {
+/// Stops all instances of one agent, which must not run; answers how many there were.
+pub(super) async fn stop_instances_of(layout: &Layout, agent: u64) -> Outcome<usize> {
     let root = layout.agent(agent).join("instances");
     if !root.is_dir() {
         return Ok(0);

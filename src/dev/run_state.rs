@@ -21,6 +21,9 @@ pub(super) enum RunState {
         pid: u32,
         /// How long the start took.
         milliseconds: u64,
+        /// Lines about nodes that are not ready.
+        #[serde(default)]
+        late: Vec<String>,
     },
     /// It could not start.
     Failed {

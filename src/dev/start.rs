@@ -2,32 +2,32 @@
 
 use std::{ffi::OsString, fs, path::Path, time::Duration};
 
-use futures::future::{Either, join_all, select, try_join_all};
-use serde_json::{Value, json};
+use futures::future::{Either, join_all, select};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{
     AGENTS, CONTEXT, REPLICAS,
     child::{Ended, Kept, Recipe, log_tail},
     layout::{Layout, Record},
-    machine, orphans,
+    nodes, orphans,
     ports::{self, Block, Reservation},
 };
 use crate::{
-    cli::token,
-    client::{Address, BASE, Call, Client, Options},
-    context_file::{Context, Contexts, write_private},
+    client::{Address, Client, Options},
+    context_file::{Context, Contexts},
     edge,
     init::{HEARTBEAT_MS, InitOptions, NODE_LOST_MS, NewReplica, init},
     output::{Exit, Failure, Outcome, text},
 };
 
-const POLL: Duration = Duration::from_millis(15);
+pub(super) const POLL: Duration = Duration::from_millis(15);
 const READY_LIMIT: Duration = Duration::from_secs(60);
+/// How long a cluster that is resumed waits for its nodes before it goes on without them.
+const RESUME_NODES_LIMIT: Duration = Duration::from_secs(20);
 const BUDGET: Duration = Duration::from_secs(30);
 const REPLICA_GRACE: Duration = Duration::from_secs(10);
-const AGENT_GRACE: Duration = Duration::from_secs(10);
-const TOKEN_TTL_SECONDS: u64 = 600;
+pub(super) const AGENT_GRACE: Duration = Duration::from_secs(10);
 
 /// A cluster that runs.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(super) struct Cluster {
     /// What ended by itself.
     pub ended: mpsc::UnboundedReceiver<Ended>,
     tell: mpsc::UnboundedSender<Ended>,
+    /// Lines about nodes that are not ready though the cluster is.
+    pub late: Vec<String>,
     _reservation: Reservation,
 }
 
@@ -57,7 +59,7 @@ pub(super) fn prepare(layout: &Layout) -> Outcome<Plan> {
     if let Some(record) = layout.record()? {
         let reservation = record.ports.reserve()?;
         let context = own_context(layout)?;
-        check_ports(record.ports)?;
+        check_ports(layout, record.ports)?;
         let layout = layout.clone();
         return Ok(Plan { layout, context, is_new: false, ports: record.ports, reservation });
     }
@@ -106,14 +108,14 @@ pub(super) fn own_context(layout: &Layout) -> Outcome<Context> {
     Ok(Contexts::load(&path)?.named(CONTEXT, &path)?.clone())
 }
 
-fn check_ports(ports: Block) -> Outcome {
+fn check_ports(layout: &Layout, ports: Block) -> Outcome {
     match ports.taken() {
         None => Ok(()),
         Some(port) => Err(Failure::new(
             Exit::Conflict,
             format!("port {port}, which this cluster was given, is taken by another program"),
         )
-        .hint(format!("`ss -ltnp 'sport = :{port}'` shows which; `palisade dev --fresh` starts over with other ports"))),
+        .hint(format!("`ss -ltnp 'sport = :{port}'` shows which; `{}` starts over with other ports", layout.command("--fresh")))),
     }
 }
 
@@ -145,9 +147,13 @@ pub(super) fn client(context: &Context, budget: Duration) -> Outcome<Client> {
 }
 
 impl Cluster {
-    /// Starts everything and waits until both nodes are ready. What was started is stopped when it
-    /// cannot be.
-    pub async fn start(plan: Plan, mut say: impl FnMut(&str)) -> Outcome<Self> {
+    /// Starts everything and waits until the replicas serve and the nodes are ready. A cluster that
+    /// is resumed does not fail for a node. What was started is stopped when it cannot be.
+    pub async fn start(
+        plan: Plan,
+        keep_instances: bool,
+        mut say: impl FnMut(&str),
+    ) -> Outcome<Self> {
         let (tell, ended) = mpsc::unbounded_channel();
         let mut cluster = Self {
             layout: plan.layout.clone(),
@@ -155,12 +161,18 @@ impl Cluster {
             agents: vec![],
             ended,
             tell,
+            late: vec![],
             _reservation: plan.reservation,
         };
-        match cluster.start_all(&plan.context, plan.ports, &mut say).await {
+        let client = client(&plan.context, BUDGET)?;
+        match cluster.start_all(&client, plan.ports, plan.is_new, &mut say).await {
             Ok(()) => Ok(cluster),
             Err(failure) => {
-                cluster.stop(true, &mut |_| {}).await?;
+                let failure = match failure.exit {
+                    Exit::TimedOut => explained(failure, &cluster.layout, &client).await,
+                    _ => failure,
+                };
+                cluster.stop(keep_instances, &mut |_| {}).await?;
                 Err(failure)
             }
         }
@@ -168,8 +180,9 @@ impl Cluster {
 
     async fn start_all(
         &mut self,
-        context: &Context,
+        client: &Client,
         ports: Block,
+        is_new: bool,
         say: &mut impl FnMut(&str),
     ) -> Outcome {
         for id in 1..=REPLICAS {
@@ -183,18 +196,35 @@ impl Cluster {
             self.replicas.push(Kept::start(recipe, self.tell.clone())?);
         }
         say("starting three replicas");
-        let client = client(context, BUDGET)?;
-        self.unless_ended(serving(&client)).await??;
+        self.unless_ended(serving(client)).await??;
         say("the replicas have a leader; starting two agents");
         let layout = self.layout.clone();
-        self.unless_ended(join_agents(&layout, &client, ports)).await??;
-        for id in 1..=AGENTS {
+        for line in self.unless_ended(nodes::forget_removed(&layout, client)).await?? {
+            say(&line);
+        }
+        let joining = nodes::join_agents(&layout, client, ports, is_new);
+        self.late = self.unless_ended(joining).await??;
+        for id in (1..=AGENTS).filter(|id| nodes::has_joined(&layout, *id)) {
             let args = ["agent", "run", "--stop-with-stdin", "--data-dir"].map(OsString::from);
             let recipe =
                 self.recipe(&format!("agent-{id}"), &args, &self.layout.agent(id), AGENT_GRACE);
             self.agents.push(Kept::start(recipe, self.tell.clone())?);
         }
-        self.unless_ended(nodes_ready(&client)).await?
+        let ready = nodes::nodes_ready(&layout, client);
+        if is_new {
+            return self.unless_ended(ready).await?;
+        }
+        // What there is goes on: a node that is missing is said and does not end the others.
+        let waited = edge::within(RESUME_NODES_LIMIT, self.unless_ended(ready)).await;
+        match waited {
+            Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(failure)) | Err(failure)) => {
+                self.late.extend(failure.to_string().lines().map(str::to_owned));
+                self.late.extend(nodes::late(&layout, client).await);
+            }
+            None => self.late.extend(nodes::late(&layout, client).await),
+        }
+        Ok(())
     }
 
     fn recipe(&self, name: &str, args: &[OsString], dir: &Path, grace: Duration) -> Recipe {
@@ -237,7 +267,7 @@ impl Cluster {
     }
 }
 
-fn ended_early(layout: &Layout, name: &str, how: &str) -> Failure {
+pub(super) fn ended_early(layout: &Layout, name: &str, how: &str) -> Failure {
     let mut failure =
         Failure::new(Exit::Error, format!("{name} ended while it was started ({how})"));
     for line in log_tail(layout, name) {
@@ -246,99 +276,34 @@ fn ended_early(layout: &Layout, name: &str, how: &str) -> Failure {
     failure.hint(format!("its whole log is {}", layout.log(name).display()))
 }
 
+/// Adds what each replica that is not ready says, and the end of the first one's log.
+async fn explained(mut failure: Failure, layout: &Layout, client: &Client) -> Failure {
+    let mut tail = None;
+    for (id, address) in (1..=REPLICAS).zip(client.addresses()) {
+        let why = match client.ask(address, "/readyz").await {
+            Ok((200, _)) => continue,
+            Ok((_, body)) => body.chars().take(200).collect(),
+            Err(error) => error.to_string(),
+        };
+        failure = failure.note(format!("replica {id} is not ready: {}", why.trim()));
+        tail = tail.or_else(|| Some(format!("replica-{id}")));
+    }
+    match tail {
+        Some(name) => log_tail(layout, &name)
+            .into_iter()
+            .fold(failure, |failure, line| failure.note(format!("| {line}"))),
+        None => {
+            nodes::late(layout, client).await.into_iter().fold(failure, Failure::note)
+        }
+    }
+}
+
 /// Until any replica is ready to serve.
 async fn serving(client: &Client) -> Outcome {
     loop {
         let asked = client.addresses().iter().map(|address| client.ask(address, "/readyz"));
         let answers = join_all(asked).await;
         if answers.iter().any(|answer| matches!(answer, Ok((200, _)))) {
-            return Ok(());
-        }
-        edge::sleep(POLL).await;
-    }
-}
-
-async fn join_agents(layout: &Layout, client: &Client, ports: Block) -> Outcome {
-    let missing: Vec<u64> =
-        (1..=AGENTS).filter(|id| !layout.agent(*id).join("identity.json").exists()).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let pins = token::pins(client).await?;
-    try_join_all(missing.into_iter().map(|id| join_agent(layout, client, ports, &pins, id)))
-        .await?;
-    Ok(())
-}
-
-async fn join_agent(
-    layout: &Layout,
-    client: &Client,
-    ports: Block,
-    pins: &[String],
-    id: u64,
-) -> Outcome {
-    let input = json!({"pool": "default", "ttlSeconds": TOKEN_TTL_SECONDS, "uses": 1});
-    let made = token::create(client, input).await?;
-    let token_file = layout.root().join("run").join(format!("agent-{id}.join-token"));
-    let _ = fs::remove_file(&token_file);
-    write_private(&token_file, made.text.as_bytes())?;
-    let name = format!("agent-{id}");
-    let recipe = Recipe {
-        args: join_args(layout, client, ports, pins, id, &token_file),
-        name: name.clone(),
-        layout: layout.clone(),
-        grace: AGENT_GRACE,
-    };
-    let status = recipe
-        .command()?
-        .status()
-        .await
-        .map_err(|error| Failure::caused(format!("cannot start {name}"), &error))?;
-    // It was used, or will never be.
-    let _ = fs::remove_file(&token_file);
-    if status.success() {
-        return Ok(());
-    }
-    Err(ended_early(layout, &name, &format!("`palisade agent join` ended with {status}")))
-}
-
-fn join_args(
-    layout: &Layout,
-    client: &Client,
-    ports: Block,
-    pins: &[String],
-    id: u64,
-    token_file: &Path,
-) -> Vec<OsString> {
-    let (first, last) = ports.instances(id);
-    let share = machine::share(AGENTS);
-    let mut args: Vec<OsString> = vec!["agent".into(), "join".into()];
-    let mut push = |flag: &str, value: OsString| {
-        args.push(flag.into());
-        args.push(value);
-    };
-    for address in client.addresses() {
-        push("--server", address.host_port().into());
-    }
-    for pin in pins {
-        push("--pin", pin.into());
-    }
-    push("--token-file", token_file.into());
-    push("--data-dir", layout.agent(id).into());
-    push("--name", format!("node-{id}").into());
-    push("--label", format!("dev/agent={id}").into());
-    push("--address", "127.0.0.1".into());
-    push("--ports", format!("{first}-{last}").into());
-    push("--offer-cpu", format!("{}.{:03}", share.cpu_milli / 1000, share.cpu_milli % 1000).into());
-    push("--offer-memory", share.memory_bytes.to_string().into());
-    args
-}
-
-/// Until all our nodes are ready.
-async fn nodes_ready(client: &Client) -> Outcome {
-    loop {
-        let nodes = client.list(Call::get(format!("{BASE}/nodes"))).await?;
-        if ready(&nodes) >= AGENTS {
             return Ok(());
         }
         edge::sleep(POLL).await;

@@ -14,9 +14,9 @@ use super::{
     run_state::RunState,
     start::{Cluster, Plan, prepare, publish_context},
     stop::{Stopped, stop, sweep},
+    takeover,
 };
 use crate::{
-    context_file::Contexts,
     edge,
     output::{self, Exit, Failure, Format, Outcome, Progress, human},
 };
@@ -34,6 +34,8 @@ pub struct UpOptions {
     pub fresh: bool,
     /// Leave instances running at the end.
     pub keep_instances: bool,
+    /// Take the context away from another cluster that runs.
+    pub replace_context: bool,
     /// Where the other verbs look for contexts.
     pub context_file: PathBuf,
     /// How data is printed.
@@ -52,6 +54,7 @@ pub async fn supervise(options: UpOptions, own_session: bool) -> Outcome {
     // Signals are listened to before anything is started, so that none of it is left behind.
     let stop = stop_signals()?;
     let pid = std::process::id();
+    takeover::check(&options.layout, &options.context_file, options.replace_context).await?;
     if options.fresh && matches!(Lock::holder(&options.layout), Holder::Somebody(_)) {
         self::stop(&options.layout, StopOptions::default()).await?;
     }
@@ -89,36 +92,40 @@ async fn run(options: &UpOptions, mut stop: StopSignal, own_session: bool) -> Ou
     let began = edge::now();
     let layout = &options.layout;
     let mut progress = Progress::new();
-    // Looked at before anything is made or wiped: without it nobody would get in.
-    Contexts::load(&options.context_file)?;
     clean(options, &progress).await?;
     let plan = prepare(layout)?;
     publish_context(&plan.context, &options.context_file)?;
     let (context, is_new) = (plan.context.clone(), plan.is_new);
-    let start = Box::pin(start(plan, &mut progress));
+    let start = Box::pin(start(plan, options.keep_instances, &mut progress));
+    let left = StopOptions { keep_instances: options.keep_instances };
     let mut cluster = match select(start, &mut stop).await {
-        Either::Left((cluster, _)) => cluster?,
+        Either::Left((Ok(cluster), _)) => cluster,
+        Either::Left((Err(failure), _)) => {
+            sweep(layout, left).await?;
+            return Err(failure);
+        }
         // Dropping a start closes its children's pipes; what does not end by itself is made to.
         Either::Right(((), start)) => {
             drop(start);
-            sweep(layout, StopOptions { keep_instances: options.keep_instances }).await?;
+            sweep(layout, left).await?;
             return Err(Failure::new(Exit::Error, "stopped while it was starting"));
         }
     };
     let took = began.elapsed();
     let milliseconds = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     progress.end();
+    let late = std::mem::take(&mut cluster.late);
     if !own_session {
-        announce(options, &context.addrs, is_new, milliseconds)?;
+        announce(options, &context.addrs, is_new, milliseconds, &late)?;
     }
-    RunState::Ready { pid: std::process::id(), milliseconds }.write(layout);
+    RunState::Ready { pid: std::process::id(), milliseconds, late }.write(layout);
     let live = Live::new(&context)?;
     let mut progress = Progress::new();
     watch(&mut cluster, &live, &mut progress, &mut stop).await;
     let keep = options.keep_instances || fs::remove_file(layout.keep_instances()).is_ok();
     let stopped = cluster.stop(keep, &mut |text| progress.update(text)).await?;
     progress.end();
-    farewell(keep, stopped);
+    farewell(&layout.command(""), keep, stopped);
     Ok(())
 }
 
@@ -139,8 +146,8 @@ async fn clean(options: &UpOptions, progress: &Progress) -> Outcome {
     Ok(())
 }
 
-async fn start(plan: Plan, progress: &mut Progress) -> Outcome<Cluster> {
-    Cluster::start(plan, |text| progress.update(text)).await
+async fn start(plan: Plan, keep: bool, progress: &mut Progress) -> Outcome<Cluster> {
+    Cluster::start(plan, keep, |text| progress.update(text)).await
 }
 
 /// Shows what goes on until it is told to stop.
@@ -163,20 +170,32 @@ async fn watch(cluster: &mut Cluster, live: &Live, progress: &mut Progress, stop
     }
 }
 
-fn announce(options: &UpOptions, addrs: &[String], is_new: bool, milliseconds: u64) -> Outcome {
+fn announce(
+    options: &UpOptions,
+    addrs: &[String],
+    is_new: bool,
+    milliseconds: u64,
+    late: &[String],
+) -> Outcome {
+    for line in late {
+        output::say(line);
+    }
+    let layout = &options.layout;
     let dir = options.layout.root().display().to_string();
     if matches!(options.format, Format::Json | Format::Yaml) {
         let value = json!({
             "dir": dir, "context": CONTEXT, "contextFile": options.context_file.display().to_string(),
             "addrs": addrs, "new": is_new, "milliseconds": milliseconds,
+            "nodesReady": late.is_empty(),
         });
         return output::data(output::render_value(options.format, &value)?.as_bytes());
     }
     let word = if is_new { "new cluster" } else { "same cluster as before" };
+    let nodes = if late.is_empty() { "two ready nodes" } else { "not all nodes ready" };
     let seconds = format!("{}.{:01}", milliseconds / 1000, milliseconds % 1000 / 100);
     output::data(
         format!(
-            "{word}: three replicas and two ready nodes in {seconds} s\n\
+            "{word}: three replicas and {nodes} in {seconds} s\n\
              \n\
              \x20 API      {}\n\
              \x20 context  {CONTEXT} in {}\n\
@@ -185,21 +204,21 @@ fn announce(options: &UpOptions, addrs: &[String], is_new: bool, milliseconds: u
              Try in another terminal:\n\
              \x20 palisade node ls\n\
              \x20 palisade workload apply -f examples/hello.yaml\n\
-             \x20 palisade dev kill-leader{}\n\n",
+             \x20 {}\n\n",
             addrs.join(" "),
             options.context_file.display(),
-            if dir.ends_with("/.palisade-dev") { String::new() } else { format!(" --dir {dir}") },
+            layout.command("kill-leader"),
         )
         .as_bytes(),
     )
 }
 
-fn farewell(keep: bool, stopped: usize) {
+fn farewell(dev: &str, keep: bool, stopped: usize) {
     output::say(match (keep, stopped) {
-        (true, _) => "stopped; instances go on, and `palisade dev` finds them again".to_owned(),
-        (false, 0) => "stopped; `palisade dev` resumes the same cluster".to_owned(),
+        (true, _) => format!("stopped; instances go on, and `{dev}` finds them again"),
+        (false, 0) => format!("stopped; `{dev}` resumes the same cluster"),
         (false, count) => format!(
-            "stopped, with {}; `palisade dev` resumes the same cluster and starts them again",
+            "stopped, with {}; `{dev}` resumes the same cluster and starts them again",
             human::count(count, "instance", "instances")
         ),
     });
@@ -211,6 +230,7 @@ fn farewell(keep: bool, stopped: usize) {
 /// It cannot start.
 pub async fn detach(options: UpOptions) -> Outcome {
     let layout = &options.layout;
+    takeover::check(layout, &options.context_file, options.replace_context).await?;
     layout.claim()?;
     if !options.fresh {
         // Refused here, where the reason is seen at once.
@@ -227,6 +247,9 @@ pub async fn detach(options: UpOptions) -> Outcome {
     if options.keep_instances {
         command.arg("--keep-instances");
     }
+    if options.replace_context {
+        command.arg("--replace-context");
+    }
     command.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
     let is_new = options.fresh || layout.record()?.is_none();
     let mut child = command.spawn().map_err(failed)?;
@@ -236,12 +259,13 @@ pub async fn detach(options: UpOptions) -> Outcome {
     let began = edge::now();
     while began.elapsed() < DETACH_LIMIT {
         match RunState::read(layout) {
-            Some(RunState::Ready { pid: ready, .. }) if ready == pid => {
+            Some(RunState::Ready { pid: ready, late, .. }) if ready == pid => {
                 progress.end();
                 let addrs = super::start::prepared_addrs(layout)?;
                 let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-                announce(&options, &addrs, is_new, took)?;
-                output::say(format!("process {pid} keeps it running; `palisade dev stop` ends it"));
+                announce(&options, &addrs, is_new, took, &late)?;
+                let end = layout.command("stop");
+                output::say(format!("process {pid} keeps it running; `{end}` ends it"));
                 return Ok(());
             }
             Some(RunState::Failed { pid: failed, exit, message }) if failed == pid => {
@@ -261,6 +285,8 @@ pub async fn detach(options: UpOptions) -> Outcome {
         }
         edge::sleep(DETACH_POLL).await;
     }
+    // Nobody waits for it any more, so it is not left behind.
+    stop(layout, StopOptions { keep_instances: options.keep_instances }).await?;
     Err(Failure::new(
         Exit::TimedOut,
         format!("the cluster is not ready after {} s", DETACH_LIMIT.as_secs()),

@@ -71,6 +71,27 @@ pub fn until(time: Option<&str>, now: Timestamp) -> String {
     }
 }
 
+/// A path as a word of a shell's command line.
+#[must_use]
+pub fn shell(path: &std::path::Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// A duration in a unit in which it is not nothing.
+#[must_use]
+pub fn limit(duration: std::time::Duration) -> String {
+    if duration.as_secs() >= 1 {
+        format!("{} s", duration.as_secs())
+    } else {
+        format!("{} ms", duration.as_millis())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
