@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Session;
 use crate::{
     client::{BASE, Call, Client},
-    output::{self, Format, Outcome, Table, cell, number, text},
+    output::{self, Exit, Format, Outcome, Table, cell, number, text},
 };
 
 /// Flags of `cluster`.
@@ -35,8 +35,7 @@ impl Cluster {
         let client = session.client()?;
         match self.verb {
             Verb::Status { local } => {
-                let mut status = best_status(&client, local).await?;
-                let shards = shards(&client, local).await?;
+                let (mut status, shards) = look(&client, local).await?;
                 match session.format() {
                     Format::Table | Format::Wide => output::data(page(&status, &shards).as_bytes()),
                     Format::Name => {
@@ -75,6 +74,23 @@ pub(crate) async fn status(client: &Client, local: bool) -> Outcome<Value> {
         status.entry("revision").or_insert(revision.into());
     }
     Ok(status)
+}
+
+/// The status and the shards; as one replica sees them when there is no quorum.
+async fn look(client: &Client, local: bool) -> Outcome<(Value, Value)> {
+    let failure = match best_status(client, local).await {
+        Ok(status) => return Ok((status, shards(client, local).await?)),
+        Err(failure) => failure,
+    };
+    if local || failure.exit != Exit::Unavailable {
+        return Err(failure);
+    }
+    // When not even that can be had, the first reason is the better one.
+    let Ok(status) = status(client, true).await else { return Err(failure) };
+    let replica = cell(&status, "/replica");
+    output::say(format!("without a quorum: as replica {replica} sees it"));
+    let shards = shards(client, true).await.unwrap_or(Value::Null);
+    Ok((status, shards))
 }
 
 /// `cluster.status` as the leader knows it: it alone knows how far the others are behind. As

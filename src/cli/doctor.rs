@@ -11,7 +11,8 @@ use crate::{
     output::{self, Exit, Failure, Format, Outcome, Table, cell, failure::chain, text},
 };
 
-const BUDGET: Duration = Duration::from_secs(6);
+/// Enough for the answer of a replica without a quorum, which takes 5 s.
+const BUDGET: Duration = Duration::from_secs(8);
 
 /// Flags of `doctor`.
 #[derive(Debug, clap::Args)]

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{
     Session,
     logs::{LogFlags, print_logs},
+    session::Read,
 };
 use crate::{
     client::{BASE, Call, segment},
@@ -31,12 +32,16 @@ enum Verb {
         /// Only those on this node
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
+        #[command(flatten)]
+        read: Read,
     },
     /// Show one instance
     #[command(visible_alias = "get")]
     Show {
         /// Name or id
         instance: String,
+        #[command(flatten)]
+        read: Read,
     },
     /// Print what it wrote
     #[command(visible_alias = "log")]
@@ -52,15 +57,16 @@ impl Instance {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         let client = session.client()?;
         match self.verb {
-            Verb::Ls { workload, node } => {
-                let call = Call::get(format!("{BASE}/instances"))
+            Verb::Ls { workload, node, read } => {
+                let call = read
+                    .get(format!("{BASE}/instances"))
                     .query_some("workload", workload)
                     .query_some("node", node);
                 let instances = output::by_name(client.list(call).await?);
                 output::print_list::<Instances>(session.format(), &instances)
             }
-            Verb::Show { instance } => {
-                let call = Call::get(format!("{BASE}/instances/{}", segment(&instance)));
+            Verb::Show { instance, read } => {
+                let call = read.get(format!("{BASE}/instances/{}", segment(&instance)));
                 output::print_one::<Instances>(session.format(), &client.call(call).await?.body)
             }
             Verb::Logs { instance, flags } => {

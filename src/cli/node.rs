@@ -4,7 +4,7 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::Session;
+use super::{Session, session::Read};
 use crate::{
     client::{BASE, Call, segment},
     output::{self, Format, Outcome, Table, View, cell, human, number, text},
@@ -21,12 +21,14 @@ pub struct Node {
 enum Verb {
     /// List nodes
     #[command(visible_alias = "list")]
-    Ls,
+    Ls(Read),
     /// Show one node
     #[command(visible_alias = "get")]
     Show {
         /// Name or id
         node: String,
+        #[command(flatten)]
+        read: Read,
     },
     /// Place nothing new on nodes
     Cordon(Change),
@@ -34,7 +36,7 @@ enum Verb {
     Uncordon(Change),
     /// Remove nodes from the cluster
     #[command(visible_alias = "remove")]
-    Rm(Change),
+    Rm(Removal),
 }
 
 #[derive(Debug, clap::Args)]
@@ -47,34 +49,45 @@ struct Change {
     dry_run: bool,
 }
 
+#[derive(Debug, clap::Args)]
+struct Removal {
+    #[command(flatten)]
+    change: Change,
+    /// Also a node that is ready and runs instances: they are stopped
+    #[arg(long)]
+    force: bool,
+}
+
 impl Node {
     /// Runs the verb.
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
-            Verb::Ls => {
-                let call = Call::get(format!("{BASE}/nodes"));
+            Verb::Ls(read) => {
+                let call = read.get(format!("{BASE}/nodes"));
                 let nodes = output::by_name(session.client()?.list(call).await?);
                 output::print_list::<Nodes>(session.format(), &nodes)
             }
-            Verb::Show { node } => {
-                let call = Call::get(format!("{BASE}/nodes/{}", segment(&node)));
+            Verb::Show { node, read } => {
+                let call = read.get(format!("{BASE}/nodes/{}", segment(&node)));
                 let answer = session.client()?.call(call).await?;
                 output::print_one::<Nodes>(session.format(), &answer.body)
             }
-            Verb::Cordon(change) => change.each(session, "cordon", "cordoned").await,
-            Verb::Uncordon(change) => change.each(session, "uncordon", "uncordoned").await,
-            Verb::Rm(change) => change.each(session, "", "removed").await,
+            Verb::Cordon(change) => change.each(session, "cordon", "cordoned", false).await,
+            Verb::Uncordon(change) => change.each(session, "uncordon", "uncordoned", false).await,
+            Verb::Rm(Removal { change, force }) => {
+                change.each(session, "", "removed", force).await
+            },
         }
     }
 }
 
 impl Change {
-    async fn each(self, session: &Session, action: &str, done: &str) -> Outcome {
+    async fn each(self, session: &Session, action: &str, done: &str, force: bool) -> Outcome {
         let client = session.client()?;
         for node in &self.nodes {
             let path = format!("{BASE}/nodes/{}", segment(node));
             let call = match action {
-                "" => Call::delete(path),
+                "" => Call::delete(path).query_some("force", force.then_some("true")),
                 action => Call::post(format!("{path}/{action}")),
             };
             let answer = client.call(call.dry_run(self.dry_run)).await?;

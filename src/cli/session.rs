@@ -4,13 +4,29 @@ use std::time::Duration;
 
 use super::Global;
 use crate::{
-    client::{Client, Options},
+    client::{Call, Client, Options},
     context_file::Resolved,
     output::{Format, Outcome},
 };
 
 const BUDGET_DEFAULT: Duration = Duration::from_secs(30);
 const WAIT_DEFAULT: Duration = Duration::from_mins(5);
+
+/// How a list or a record is read.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(super) struct Read {
+    /// As the replica that answers knows it, also without a quorum
+    #[arg(long)]
+    local: bool,
+}
+
+impl Read {
+    /// A read of this path.
+    pub fn get(self, path: impl Into<String>) -> Call {
+        let call = Call::get(path);
+        if self.local { call.local() } else { call }
+    }
+}
 
 /// See the module documentation.
 #[derive(Debug)]

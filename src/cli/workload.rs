@@ -10,6 +10,7 @@ use super::{
     instance::Instances,
     logs::{LogFlags, print_logs},
     node::print_change,
+    session::Read,
     wait::{Goal, Watch, instances, wait},
 };
 use crate::{
@@ -30,12 +31,14 @@ enum Verb {
     Apply(Apply),
     /// List workloads
     #[command(visible_alias = "list")]
-    Ls,
+    Ls(Read),
     /// Show one workload and its instances
     #[command(visible_alias = "get")]
     Show {
         /// Name or id
         workload: String,
+        #[command(flatten)]
+        read: Read,
     },
     /// Print what its instances wrote
     #[command(visible_alias = "log")]
@@ -91,12 +94,12 @@ impl Workload {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
             Verb::Apply(apply) => apply.run(session).await,
-            Verb::Ls => {
-                let call = Call::get(format!("{BASE}/workloads"));
+            Verb::Ls(read) => {
+                let call = read.get(format!("{BASE}/workloads"));
                 let workloads = output::by_name(session.client()?.list(call).await?);
                 output::print_list::<Workloads>(session.format(), &workloads)
             }
-            Verb::Show { workload } => show(session, &workload).await,
+            Verb::Show { workload, read } => show(session, &workload, read).await,
             Verb::Logs { workload, instance, flags } => {
                 logs(session, &workload, instance.as_deref(), &flags).await
             }
@@ -169,13 +172,14 @@ pub(super) async fn workload(client: &Client, name: &str) -> Outcome<Value> {
     Ok(client.call(Call::get(path(name))).await?.body)
 }
 
-async fn show(session: &Session, name: &str) -> Outcome {
+async fn show(session: &Session, name: &str, read: Read) -> Outcome {
     let client = session.client()?;
-    let record = workload(&client, name).await?;
+    let record = client.call(read.get(path(name))).await?.body;
     if !matches!(session.format(), Format::Table | Format::Wide) {
         return output::print_one::<Workloads>(session.format(), &record);
     }
-    let instances = instances(&client, name).await?;
+    let call = read.get(format!("{BASE}/instances")).query("workload", name);
+    let instances = client.list(call).await?;
     let wide = session.format() == Format::Wide;
     output::data(page(&record, &instances, wide)?.as_bytes())
 }

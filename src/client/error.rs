@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::address::Address;
-use crate::output::{Exit, Failure, failure::chain};
+use super::{address::Address, tries::Seen};
+use crate::output::{Exit, Failure, failure::chain, human};
 
 /// What a replica answered instead of doing it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,7 +115,7 @@ pub enum ClientError {
         reason: String,
     },
     /// A replica took the request and said nothing.
-    #[error("{address} did not answer within {} s", limit.as_secs())]
+    #[error("{address} did not answer within {}", human::limit(*limit))]
     Silent {
         /// The replica.
         address: String,
@@ -123,7 +123,7 @@ pub enum ClientError {
         limit: Duration,
     },
     /// The budget is spent.
-    #[error("no replica of {replicas} answered within {} s; the last said: {last}", budget.as_secs())]
+    #[error("no replica of {replicas} answered within {}; the last said: {last}", human::limit(*budget))]
     Spent {
         /// How many were asked.
         replicas: usize,
@@ -133,7 +133,7 @@ pub enum ClientError {
         last: Box<ClientError>,
     },
     /// The answer did not end in time.
-    #[error("the answer did not end within {} s", budget.as_secs())]
+    #[error("the answer did not end within {}", human::limit(*budget))]
     Slow {
         /// How long it was waited for.
         budget: Duration,
@@ -207,6 +207,15 @@ impl ClientError {
         matches!(self, Self::Untrusted { .. })
     }
 
+    /// What a try that ended so tells about the cluster.
+    pub(super) fn seen(&self) -> Seen {
+        match self {
+            Self::Unreachable { .. } => Seen::Unreachable,
+            _ if self.is("NO_QUORUM") => Seen::NoQuorum,
+            _ => Seen::Other,
+        }
+    }
+
     /// The same, said after the budget was spent on `replicas`.
     pub(super) fn after(self, budget: Duration, replicas: usize) -> Self {
         match self {
@@ -242,16 +251,27 @@ impl From<ClientError> for Failure {
                     "UNAUTHENTICATED" => Some(
                         "check the token: `palisade context show`, or PALISADE_TOKEN".to_owned(),
                     ),
+                    "NO_QUORUM" => Some(
+                        "most replicas must run and reach each other: `palisade doctor` asks each one; \
+                         `--local` reads what one replica has"
+                            .to_owned(),
+                    ),
                     "ACCESS_DENIED" => {
                         Some("`palisade auth whoami` shows who you are and your roles".to_owned())
                     }
                     _ => None,
                 });
+                let detail = match refusal.code.as_str() {
+                    "NO_QUORUM" if !refusal.detail.contains("NO_QUORUM") => {
+                        format!("{} (NO_QUORUM)", refusal.detail)
+                    }
+                    _ => refusal.detail,
+                };
                 Self {
                     problems: refusal.problems,
                     hint: hint.map(Into::into),
                     request_id: refusal.request_id.map(Into::into),
-                    ..Self::new(Exit::of_word(&refusal.code), refusal.detail)
+                    ..Self::new(Exit::of_word(&refusal.code), detail)
                 }
             }
             ClientError::Untrusted { .. } => Self::new(Exit::Denied, text)

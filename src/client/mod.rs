@@ -21,7 +21,7 @@ use serde_json::Value;
 
 pub use address::{Address, AddressError};
 pub use error::{ClientError, Refusal};
-pub use tries::Tries;
+pub use tries::{Rounds, Seen, Tries};
 
 use crate::edge;
 
@@ -168,8 +168,13 @@ pub fn segment(name: &str) -> String {
             out.push_str(&format!("%{byte:02X}"));
         }
     }
-    // A dot segment would be taken away by whoever normalises the URL.
-    if out.chars().all(|c| c == '.') { out.replace('.', "%2E") } else { out }
+    match out.as_str() {
+        // A dot segment is taken away by whoever normalises the URL, also in its encoded form, and
+        // an empty one is another path: what is sent instead is the name of nothing.
+        "" => "%20".to_owned(),
+        "." | ".." => out.replace('.', "%252E"),
+        _ => out,
+    }
 }
 
 /// See the module documentation.
@@ -308,28 +313,38 @@ impl Client {
         deadline: edge::Moment,
     ) -> Result<reqwest::Response, ClientError> {
         let mut tries = Tries::new(self.addresses.len(), self.preferred.load(Ordering::Relaxed));
+        let mut rounds = Rounds::default();
+        // What a replica said is worth more than that another said nothing.
+        let mut said = None;
         loop {
             let left = deadline.saturating_duration_since(edge::now());
             let at = tries.address();
-            let error = match self.try_once(call, &self.addresses[at], left.min(TRY_LIMIT)).await? {
-                Tried::Done(response) => {
-                    self.preferred.store(at, Ordering::Relaxed);
-                    return Ok(response);
-                }
-                Tried::Again { error, after } => {
-                    tracing::debug!(address = %self.addresses[at], %error, "trying another replica");
-                    let pause = tries.failed(after, edge::random_below(1000));
-                    if edge::now() + pause >= deadline
-                        || (tries.rounds() > 0 && error.is_hopeless())
-                    {
-                        error
-                    } else {
-                        edge::sleep(pause).await;
-                        continue;
+            let (error, after) =
+                match self.try_once(call, &self.addresses[at], left.min(TRY_LIMIT)).await? {
+                    Tried::Done(response) => {
+                        self.preferred.store(at, Ordering::Relaxed);
+                        return Ok(response);
                     }
+                    Tried::Again { error, after } => (error, after),
+                };
+            tracing::debug!(address = %self.addresses[at], %error, "trying another replica");
+            rounds.saw(error.seen());
+            let round = tries.rounds();
+            let pause = tries.failed(after, edge::random_below(1000));
+            let in_vain = tries.rounds() > round && rounds.over();
+            let hopeless = tries.rounds() > 0 && error.is_hopeless();
+            let is_over = in_vain || hopeless || edge::now() + pause >= deadline;
+            let error = match error {
+                refused @ ClientError::Refused(_) => {
+                    said = Some(refused);
+                    None
                 }
+                other => Some(other),
             };
-            return Err(error.after(self.budget, self.addresses.len()));
+            if is_over && let Some(error) = said.take().or(error) {
+                return Err(error.after(self.budget, self.addresses.len()));
+            }
+            edge::sleep(pause).await;
         }
     }
 

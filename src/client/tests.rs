@@ -63,6 +63,27 @@ async fn the_budget_ends_with_the_last_reason() {
 }
 
 #[tokio::test]
+async fn without_a_quorum_and_without_the_others_it_says_so_early() {
+    let stub = Stub::new(vec![(503, problem("NO_QUORUM"))]);
+    let addresses = vec![stub.address(), dead_address(), dead_address()];
+    let client = client(addresses, Duration::from_secs(60));
+    let error = client.call(Call::get("/x")).await.unwrap_err();
+    assert!(error.is("NO_QUORUM"), "{error}");
+    assert_eq!(stub.seen().len(), 2);
+    let failure = crate::output::Failure::from(error);
+    assert_eq!(failure.exit, crate::output::Exit::Unavailable);
+    assert!(failure.detail.contains("NO_QUORUM"), "{failure}");
+}
+
+#[tokio::test]
+async fn what_a_replica_said_is_shown_though_others_said_nothing_later() {
+    let stub = Stub::new(vec![(503, problem("UNAVAILABLE"))]);
+    let client = client(vec![stub.address(), dead_address()], Duration::from_millis(200));
+    let error = client.call(Call::get("/x")).await.unwrap_err();
+    assert!(error.is("UNAVAILABLE"), "{error}");
+}
+
+#[tokio::test]
 async fn no_redirect_is_followed() {
     let stub = Stub::new(vec![(307, json!({}))]);
     let client = client(vec![stub.address()], Duration::from_secs(5));
@@ -87,5 +108,9 @@ async fn a_list_is_read_to_its_last_page() {
 fn names_cannot_leave_their_path_segment() {
     assert_eq!(segment("web-1.a"), "web-1.a");
     assert_eq!(segment("../x?y"), "..%2Fx%3Fy");
-    assert_eq!(segment(".."), "%2E%2E");
+    for (name, sent) in [("..", "%252E%252E"), (".", "%252E"), ("", "%20")] {
+        assert_eq!(segment(name), sent);
+        let url = reqwest::Url::parse(&format!("https://a:1/workloads/{sent}")).unwrap();
+        assert_eq!(url.path(), format!("/workloads/{sent}"), "nothing is taken away");
+    }
 }

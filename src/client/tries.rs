@@ -49,9 +49,67 @@ impl Tries {
     }
 }
 
+/// How a try failed, as far as it tells whether more tries help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A replica answers and has no quorum.
+    NoQuorum,
+    /// Nothing is there.
+    Unreachable,
+    /// Anything else.
+    Other,
+}
+
+/// So many rounds of the same picture are enough to believe it.
+const QUORUMLESS_ROUNDS: usize = 2;
+
+/// Judges whole rounds: one in which some replica has no quorum and the others are not there will
+/// look the same until somebody starts them.
+#[derive(Clone, Debug, Default)]
+pub struct Rounds {
+    no_quorum: usize,
+    unreachable: usize,
+    other: usize,
+    alike: usize,
+}
+
+impl Rounds {
+    /// Notes a try.
+    pub fn saw(&mut self, seen: Seen) {
+        match seen {
+            Seen::NoQuorum => self.no_quorum += 1,
+            Seen::Unreachable => self.unreachable += 1,
+            Seen::Other => self.other += 1,
+        }
+    }
+
+    /// A round is over; answers whether more of them are in vain.
+    pub fn over(&mut self) -> bool {
+        let lost = self.no_quorum > 0 && self.unreachable > 0 && self.other == 0;
+        let alike = if lost { self.alike + 1 } else { 0 };
+        *self = Self { alike, ..Self::default() };
+        alike >= QUORUMLESS_ROUNDS
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_rounds_without_a_quorum_and_without_the_others_are_enough() {
+        let mut rounds = Rounds::default();
+        let mut round = |seen: &[Seen]| {
+            seen.iter().for_each(|one| rounds.saw(*one));
+            rounds.over()
+        };
+        let lost = [Seen::Unreachable, Seen::NoQuorum, Seen::Unreachable];
+        assert!(!round(&lost));
+        assert!(!round(&[Seen::Unreachable, Seen::NoQuorum, Seen::Other]), "one may be starting");
+        assert!(!round(&lost));
+        assert!(round(&lost));
+        assert!(!round(&[Seen::NoQuorum; 3]), "all are there: they elect");
+    }
 
     #[test]
     fn a_round_is_walked_at_once_and_rounds_are_paused() {
