@@ -420,7 +420,7 @@ async fn an_instances_directories_are_its_users_and_what_is_private_stays_so() {
     let rig = Rig::new();
     let mut spec = script("own", "true");
     spec.user = "nobody".into();
-    spec.files.insert("conf/secret".into(), b"x".to_vec().into());
+    spec.files.insert("conf/secret".into(), b"x".to_vec());
     rig.start(spec, 1).await;
     rig.end("own").await;
     let dir = rig.instance_dir("own");
