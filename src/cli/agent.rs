@@ -1,6 +1,9 @@
 //! `palisade agent`: the node's side.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use clap::Subcommand;
 use palisade_agent::{
@@ -15,7 +18,7 @@ use serde_json::json;
 use super::{Global, version::VERSION};
 use crate::{
     edge,
-    output::{self, Exit, Failure, Format, Outcome, failure::chain},
+    output::{self, Exit, Failure, Format, Outcome, failure::chain, human},
 };
 
 const DATA_DIR: &str = "/var/lib/palisade-agent";
@@ -164,7 +167,8 @@ impl Join {
         crate::log::start();
         let failed =
             |error: &(dyn std::error::Error + 'static)| Failure::new(Exit::Error, chain(error));
-        let mut config = Config::load(&self.place.data_dir).map_err(|error| failed(&error))?;
+        let data_dir = self.place.data_dir;
+        let mut config = Config::load(&data_dir).map_err(|error| failed(&error))?;
         config.servers = self.servers;
         self.settings.apply(&mut config);
         let options = JoinOptions {
@@ -184,9 +188,17 @@ impl Join {
         }
         let word = if joined.already { "has joined before" } else { "joined" };
         output::data(format!("node/{} {word}\n", joined.node_name).as_bytes())?;
-        output::say("now run: palisade agent run");
+        output::say(format!("now run: {}", run_command(&data_dir)));
         Ok(())
     }
+}
+
+/// The command that runs the agent of this directory, ready to be pasted.
+fn run_command(data_dir: &Path) -> String {
+    if data_dir == Path::new(DATA_DIR) {
+        return "palisade agent run".to_owned();
+    }
+    format!("palisade agent run --data-dir {}", human::shell(data_dir))
 }
 
 fn exit_of(error: &JoinError) -> Exit {
@@ -228,6 +240,13 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_command_to_run_names_its_directory() {
+        assert_eq!(run_command(Path::new(DATA_DIR)), "palisade agent run");
+        let other = run_command(Path::new("/a b"));
+        assert_eq!(other, "palisade agent run --data-dir '/a b'");
+    }
 
     #[test]
     fn offers_and_ranges_are_read() {

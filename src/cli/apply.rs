@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use palisade_contract::id::{NAME_RULE, is_name};
 use serde_json::Value;
 
 use super::{
@@ -10,8 +11,9 @@ use super::{
     workload::{Workloads, workload},
 };
 use crate::{
-    client::{BASE, Call, Client, segment},
-    output::{self, Failure, Format, Outcome, cell, text},
+    client::{Answer, BASE, Call, Client, segment},
+    edge,
+    output::{self, Failure, Format, Outcome, cell, number, text},
 };
 
 /// Flags of `workload apply`.
@@ -37,16 +39,26 @@ impl Apply {
                 return Err(Failure::usage(format!("{}: the spec has no name", spec.origin))
                     .hint("a spec begins with `name: …`; see examples/hello.yaml"));
             };
+            if !is_name(&name) {
+                return Err(Failure::usage(format!(
+                    "{}: {name:?} is no name: it must be {NAME_RULE}",
+                    spec.origin
+                )));
+            }
             let path = format!("{BASE}/workloads/{}", segment(&name));
             calls.push((name, spec.origin, Call::put(path).json(spec.value)));
         }
         let client = session.client()?;
+        if calls.len() > 1 && !self.dry_run {
+            // All are looked at before the first is applied: half of them would be worse than none.
+            for (_, origin, call) in &calls {
+                let look = call.clone().dry_run(true).idempotency_key(edge::idempotency_key());
+                send(&client, origin, look).await?;
+            }
+        }
         let mut answers = Vec::new();
         for (name, origin, call) in calls {
-            let answer = client.call(call.dry_run(self.dry_run)).await.map_err(|error| {
-                let failure = Failure::from(error);
-                Failure { detail: format!("{origin}: {}", failure.detail), ..failure }
-            })?;
+            let answer = send(&client, &origin, call.dry_run(self.dry_run)).await?;
             announce(session, &name, &answer.body, self.dry_run)?;
             answers.push((name, answer.body));
         }
@@ -54,8 +66,10 @@ impl Apply {
             return print(session, answers.into_iter().map(|(_, body)| body).collect());
         }
         if !self.no_wait {
-            let watches =
-                answers.iter().map(|(name, record)| Watch::new(name, Goal::of(record))).collect();
+            let watch = |(name, record): &(String, Value)| {
+                Watch::new(name, Goal::of(record)).of_version(number(record, "/version"))
+            };
+            let watches = answers.iter().map(watch).collect();
             wait(&client, watches, session.wait_limit()).await?;
         }
         let records = if self.no_wait {
@@ -65,6 +79,14 @@ impl Apply {
         };
         print(session, records)
     }
+}
+
+/// Sends one; an error says whose it is.
+async fn send(client: &Client, origin: &str, call: Call) -> Outcome<Answer> {
+    client.call(call).await.map_err(|error| {
+        let failure = Failure::from(error);
+        Failure { detail: format!("{origin}: {}", failure.detail), ..failure }
+    })
 }
 
 /// Says what became of one spec: on stdout where a table is wanted, on stderr otherwise.

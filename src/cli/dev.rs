@@ -163,9 +163,8 @@ fn print_status(format: Format, status: &Status, start: &str) -> Outcome {
         }
     }
     if status.phase == "stopped" {
-        return Err(
-            Failure::new(Exit::Unavailable, "it does not run").hint(format!("start it with `{start}`"))
-        );
+        return Err(Failure::new(Exit::Unavailable, "it does not run")
+            .hint(format!("start it with `{start}`")));
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod node;
 mod serve;
 mod session;
 mod spec_file;
+mod strict;
 pub(crate) mod token;
 mod version;
 mod wait;

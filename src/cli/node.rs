@@ -74,9 +74,7 @@ impl Node {
             }
             Verb::Cordon(change) => change.each(session, "cordon", "cordoned", false).await,
             Verb::Uncordon(change) => change.each(session, "uncordon", "uncordoned", false).await,
-            Verb::Rm(Removal { change, force }) => {
-                change.each(session, "", "removed", force).await
-            },
+            Verb::Rm(Removal { change, force }) => change.each(session, "", "removed", force).await,
         }
     }
 }

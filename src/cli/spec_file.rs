@@ -9,6 +9,8 @@ use std::{
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::strict::{self, Strict};
+
 use crate::output::{Exit, Failure, Outcome, human};
 
 /// The largest spec that is sent.
@@ -187,18 +189,14 @@ fn syntax(origin: &str, name: &str, line: usize, column: usize, reason: &str) ->
 }
 
 fn yaml(origin: &str, text: &str) -> Outcome<Vec<Value>> {
+    if let Some((line, column)) = strict::too_deep(text) {
+        let reason = format!("it is nested deeper than {} levels", strict::DEPTH_MAX);
+        return Err(syntax(origin, "YAML", line, column, &reason));
+    }
     let mut values = Vec::new();
     for document in serde_yaml_ng::Deserializer::from_str(text) {
-        let value = Value::deserialize(document).map_err(|error| {
-            let reason = error.to_string();
-            match error.location() {
-                Some(place) => {
-                    let reason = reason.split(" at line ").next().unwrap_or(&reason);
-                    syntax(origin, "YAML", place.line(), place.column(), reason)
-                }
-                None => Failure::usage(format!("{origin}: not valid YAML: {reason}")),
-            }
-        })?;
+        let Strict(value) =
+            Strict::deserialize(document).map_err(|error| yaml_error(origin, text, &error))?;
         // `---` before the first or after the last document is no document.
         if !value.is_null() {
             values.push(value);
@@ -207,8 +205,23 @@ fn yaml(origin: &str, text: &str) -> Outcome<Vec<Value>> {
     Ok(values)
 }
 
+fn yaml_error(origin: &str, text: &str, error: &serde_yaml_ng::Error) -> Failure {
+    let reason = error.to_string();
+    let short = reason.split(" at line ").next().unwrap_or(&reason);
+    match (error.location(), strict::twice(short)) {
+        // The place of the error is where the object begins.
+        (place, Some(key)) => {
+            let begin = place.map_or(1, |place| place.line());
+            let line = strict::second(text, key, begin);
+            Failure::usage(format!("{origin}:{line}: not valid YAML: {short}"))
+        }
+        (Some(place), None) => syntax(origin, "YAML", place.line(), place.column(), short),
+        (None, None) => Failure::usage(format!("{origin}: not valid YAML: {reason}")),
+    }
+}
+
 fn json(origin: &str, text: &str) -> Outcome<Vec<Value>> {
-    let value: Value = serde_json::from_str(text).map_err(|error| {
+    let Strict(value) = serde_json::from_str(text).map_err(|error| {
         let reason = error.to_string();
         let reason = reason.split(" at line ").next().unwrap_or(&reason).to_owned();
         syntax(origin, "JSON", error.line(), error.column(), &reason)
@@ -311,6 +324,24 @@ mod tests {
         insta::assert_snapshot!(refused(None, b"- 1\n- 2\n"), @r"
         error: f holds a list where a spec belongs
         hint: a spec begins with `name: …`; see examples/hello.yaml
+        ");
+    }
+
+    #[test]
+    fn a_key_twice_is_refused_with_its_line() {
+        insta::assert_snapshot!(refused(Some(Language::Yaml), b"name: a\ncount: 3\nenv:\n  count: 1\ncount: 4\n"), @r"
+        error: f:5: not valid YAML: the key `count` is there twice
+        ");
+        let json = refused(Some(Language::Json), b"{\"count\": 3,\n\"count\": 4}");
+        assert!(json.starts_with("error: f:2:"), "{json}");
+        assert!(json.contains("the key `count` is there twice"), "{json}");
+    }
+
+    #[test]
+    fn nesting_without_end_is_refused_before_it_is_parsed() {
+        let text = format!("name: a\nx: {}", "[".repeat(100_000));
+        insta::assert_snapshot!(refused(Some(Language::Yaml), text.as_bytes()), @r"
+        error: f:2:68: not valid YAML: it is nested deeper than 64 levels
         ");
     }
 

@@ -52,6 +52,8 @@ pub(super) enum Verdict {
 pub(super) struct Watch {
     name: String,
     goal: Goal,
+    /// The version that is waited for; a later one is somebody else's.
+    version: Option<u64>,
     /// Processes that are to be replaced, by instance.
     before: BTreeMap<String, u64>,
     /// Since when a reason to give up stands, by what it is about.
@@ -60,7 +62,32 @@ pub(super) struct Watch {
 
 impl Watch {
     pub fn new(name: &str, goal: Goal) -> Self {
-        Self { name: name.to_owned(), goal, before: BTreeMap::new(), standing: BTreeMap::new() }
+        Self {
+            name: name.to_owned(),
+            goal,
+            version: None,
+            before: BTreeMap::new(),
+            standing: BTreeMap::new(),
+        }
+    }
+
+    /// Waits for this version, and fails when another takes its place.
+    pub fn of_version(self, version: u64) -> Self {
+        Self { version: Some(version).filter(|version| *version != 0), ..self }
+    }
+
+    fn superseded(&self, workload: &Value) -> Option<Failure> {
+        let (asked, now) = (self.version?, number(workload, "/version"));
+        (now > asked).then(|| {
+            Failure::new(
+                Exit::Conflict,
+                format!(
+                    "{}: version {asked} was superseded by version {now}, which somebody else applied meanwhile",
+                    self.name
+                ),
+            )
+            .hint(format!("see `palisade workload show {}`, and apply again if yours is meant", self.name))
+        })
     }
 
     /// Waits until none of these instances has the process that it has here: a restart changes no
@@ -90,6 +117,9 @@ impl Watch {
                 )),
             };
         };
+        if let Some(failure) = self.superseded(workload) {
+            return Verdict::Failed(failure);
+        }
         match self.goal {
             Goal::Gone => {
                 Verdict::Going(format!("{}: {} left to stop", self.name, instances.len()))
@@ -379,6 +409,17 @@ mod tests {
     }
 
     const FULL: fn() -> Value = || json!({"phase": "running", "healthy": 2, "upToDate": 2});
+
+    #[test]
+    fn a_version_that_was_superseded_is_no_success() {
+        let both = [instance("a", "healthy", 2), instance("b", "healthy", 2)];
+        let record = workload(FULL());
+        let verdict = healthy().of_version(1).judge(Some((&record, &both)), seconds(0));
+        let Verdict::Failed(failure) = verdict else { panic!("{verdict:?}") };
+        assert_eq!(failure.exit, Exit::Conflict);
+        let verdict = healthy().of_version(2).judge(Some((&record, &both)), seconds(0));
+        assert!(matches!(verdict, Verdict::Done(_)), "{verdict:?}");
+    }
 
     #[test]
     fn instances_of_an_older_version_do_not_count() {

@@ -128,7 +128,10 @@ async fn whole(client: &Client, layout: &Layout) -> Outcome {
                     client.addresses().len()
                 ),
             )
-            .hint(format!("`{}` shows which run, and where their logs are", layout.command("status"))));
+            .hint(format!(
+                "`{}` shows which run, and where their logs are",
+                layout.command("status")
+            )));
         }
         edge::sleep(WHOLE_EVERY).await;
     }

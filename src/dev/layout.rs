@@ -61,7 +61,8 @@ impl Layout {
     #[must_use]
     pub fn command(&self, verb: &str) -> String {
         let usual = std::path::absolute(DEFAULT_DIR).is_ok_and(|usual| usual == self.root);
-        let place = if usual { String::new() } else { format!(" --dir {}", human::shell(&self.root)) };
+        let place =
+            if usual { String::new() } else { format!(" --dir {}", human::shell(&self.root)) };
         let verb = if verb.is_empty() { String::new() } else { format!(" {verb}") };
         format!("palisade dev{verb}{place}")
     }

@@ -90,7 +90,9 @@ pub(super) async fn join_agents(
         return Ok(vec![]);
     }
     let failures = join_all(joins).await.into_iter().filter_map(Result::err);
-    Ok(failures.flat_map(|failure| failure.to_string().lines().map(str::to_owned).collect::<Vec<_>>()).collect())
+    Ok(failures
+        .flat_map(|failure| failure.to_string().lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect())
 }
 
 async fn join_agent(

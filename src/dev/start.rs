@@ -115,7 +115,10 @@ fn check_ports(layout: &Layout, ports: Block) -> Outcome {
             Exit::Conflict,
             format!("port {port}, which this cluster was given, is taken by another program"),
         )
-        .hint(format!("`ss -ltnp 'sport = :{port}'` shows which; `{}` starts over with other ports", layout.command("--fresh")))),
+        .hint(format!(
+            "`ss -ltnp 'sport = :{port}'` shows which; `{}` starts over with other ports",
+            layout.command("--fresh")
+        ))),
     }
 }
 
@@ -292,9 +295,7 @@ async fn explained(mut failure: Failure, layout: &Layout, client: &Client) -> Fa
         Some(name) => log_tail(layout, &name)
             .into_iter()
             .fold(failure, |failure, line| failure.note(format!("| {line}"))),
-        None => {
-            nodes::late(layout, client).await.into_iter().fold(failure, Failure::note)
-        }
+        None => nodes::late(layout, client).await.into_iter().fold(failure, Failure::note),
     }
 }
 
