@@ -6,7 +6,8 @@ use tracing_subscriber::EnvFilter;
 
 /// Names the filter, such as `info` or `palisade_raft=debug`.
 pub const FILTER_VARIABLE: &str = "PALISADE_LOG";
-const FILTER_DEFAULT: &str = "info,openraft=warn";
+// openraft repeats at each attempt that a peer is gone; `palisade_raft` says it once.
+const FILTER_DEFAULT: &str = "info,openraft=error";
 
 /// Begins to log; a second time is no harm. `PALISADE_LOG_FORMAT=json` makes each line an object.
 pub fn start() {

@@ -16,6 +16,7 @@ mod fault;
 mod forward;
 mod identity;
 mod leadership;
+mod link;
 mod log_store;
 mod machine;
 mod metrics;

@@ -50,6 +50,8 @@ pub struct Metrics {
     pub(crate) snapshots_put_off: Counter,
     pub(crate) snapshots_installed: Counter,
     pub(crate) snapshots_sent: Counter,
+    pub(crate) append_streams: Counter,
+    pub(crate) peers_lost: Counter,
     pub(crate) peers_refused: Family<RefusedLabel, Counter>,
 }
 
@@ -84,6 +86,18 @@ impl Metrics {
         (self.read_rounds.get(), self.reads.get())
     }
 
+    /// Append streams begun or tried as leader.
+    #[must_use]
+    pub fn append_streams(&self) -> u64 {
+        self.append_streams.get()
+    }
+
+    /// Times that a peer which could be reached no longer could.
+    #[must_use]
+    pub fn peers_lost(&self) -> u64 {
+        self.peers_lost.get()
+    }
+
     /// Adds all of them to a registry, under `palisade_raft_`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("palisade_raft");
@@ -106,6 +120,8 @@ impl Metrics {
         );
         add("snapshots_installed", "Snapshots installed from a leader", &self.snapshots_installed);
         add("snapshots_sent", "Snapshots sent to a follower", &self.snapshots_sent);
+        add("append_streams", "Append streams begun or tried as leader", &self.append_streams);
+        add("peers_lost", "Times that a peer could no longer be reached", &self.peers_lost);
         registry.register(
             "elections",
             "Elections started by a failure detector, by cause",

@@ -28,6 +28,7 @@ use palisade_state::{Rt, port::timeout};
 
 use crate::{
     fault::chain,
+    link::{Link, Links, Pace, Way},
     metrics::Metrics,
     peer::{Answer, Answers, PeerApi, PeerError, Purpose, convert, wire},
     peers::Peers,
@@ -49,6 +50,7 @@ type Rpc<R> = RPCError<C<R>>;
 #[derive(Clone)]
 pub(crate) struct Factory {
     pub(crate) rt: Rt,
+    pub(crate) links: Arc<Links>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) metrics: Arc<Metrics>,
@@ -60,6 +62,8 @@ impl Factory {
         Network {
             target,
             heartbeats,
+            link: self.links.get(target),
+            pace: Arc::default(),
             append: get(Purpose::Append),
             heartbeat: get(Purpose::Heartbeat),
             election: get(Purpose::Election),
@@ -86,6 +90,8 @@ pub(crate) struct Network {
     target: u64,
     /// Only heartbeats go this way: one by one, on a connection of their own.
     heartbeats: bool,
+    link: Arc<Link>,
+    pace: Arc<Pace>,
     append: Arc<dyn PeerApi>,
     heartbeat: Arc<dyn PeerApi>,
     election: Arc<dyn PeerApi>,
@@ -117,44 +123,132 @@ impl Network {
     }
 }
 
+/// What a session of the append stream needs.
+struct Opening {
+    append: Arc<dyn PeerApi>,
+    link: Arc<Link>,
+    pace: Arc<Pace>,
+    metrics: Arc<Metrics>,
+    rt: Rt,
+    target: u64,
+}
+
+impl Opening {
+    /// Waits if the last session failed, and opens the stream.
+    ///
+    /// openraft's own back-off sits in `input`, which nobody reads before there is a connection: it does not slow
+    /// down the attempts to get one.
+    async fn open<R: AsyncRuntime, S>(self, input: S) -> Result<Session, PeerError>
+    where
+        S: Stream<Item = AppendEntriesRequest<C<R>>> + Send + Unpin + 'static,
+    {
+        if let Some(pause) = self.pace.pause(&self.rt) {
+            self.rt.sleep(pause).await;
+        }
+        self.metrics.append_streams.inc();
+        let sent = Arc::new(AtomicU64::new(0));
+        let call = self.append.append(requests::<R, _>(input, sent.clone()));
+        let opened = timeout(self.rt.as_ref(), STREAM_SETUP_LIMIT, call).await;
+        let opened = opened.unwrap_or_else(|| {
+            let what = format!("replica {} did not answer in time", self.target);
+            Err(PeerError::Failed(what))
+        });
+        let replies = opened.inspect_err(|error| self.failed(error))?;
+        self.link.opened(Way::Append);
+        Ok(Session { opening: self, replies, sent, received: 0 })
+    }
+
+    fn failed(&self, error: &PeerError) {
+        self.pace.failed();
+        self.link.failed(Way::Append, error);
+    }
+}
+
 /// A session of the append stream.
-struct Session<R: AsyncRuntime> {
+struct Session {
+    opening: Opening,
     replies: Answers<wire::AppendReply>,
     sent: Arc<AtomicU64>,
     received: u64,
-    rt: Rt,
-    target: u64,
-    _runtime: std::marker::PhantomData<fn() -> R>,
 }
 
-impl<R: AsyncRuntime> Session<R> {
+impl Session {
     fn owes(&self) -> bool {
         self.sent.load(Ordering::Relaxed) > self.received
     }
 
     /// The next reply; `None` once the stream has ended.
-    async fn next(&mut self) -> Option<Result<StreamAppendResult<C<R>>, Rpc<R>>> {
+    async fn next<R: AsyncRuntime>(
+        &mut self,
+    ) -> Option<Result<StreamAppendResult<C<R>>, PeerError>> {
+        let Some(reply) = self.reply().await else {
+            // A peer that hangs up at once would be asked again at once.
+            if self.received == 0 {
+                self.opening.pace.failed();
+            }
+            return None;
+        };
+        let next = reply.and_then(convert::appended_in);
+        match &next {
+            Ok(_) => {
+                self.opening.pace.replied();
+                self.opening.link.took_entries();
+            }
+            Err(error) => self.opening.failed(error),
+        }
+        Some(next)
+    }
+
+    async fn reply(&mut self) -> Option<Result<wire::AppendReply, PeerError>> {
+        let (rt, target) = (self.opening.rt.clone(), self.opening.target);
+        let failed = |what| Some(Err(PeerError::Failed(format!("replica {target} {what}"))));
         let mut owed = self.owes();
         loop {
-            match timeout(self.rt.as_ref(), STREAM_SILENCE_LIMIT, self.replies.next()).await {
+            match timeout(rt.as_ref(), STREAM_SILENCE_LIMIT, self.replies.next()).await {
                 Some(Some(Ok(reply))) => {
                     self.received += 1;
-                    return Some(convert::appended_in(reply).map_err(|error| rpc_error(&error)));
+                    return Some(Ok(reply));
                 }
-                Some(Some(Err(error))) => return Some(Err(rpc_error(&error))),
-                Some(None) if self.owes() => {
-                    let what = format!("replica {} ended the append stream", self.target);
-                    return Some(Err(network_error(what)));
-                }
+                Some(Some(Err(error))) => return Some(Err(error)),
+                Some(None) if self.owes() => return failed("ended the append stream"),
                 Some(None) => return None,
-                None if owed => {
-                    let what = format!("replica {} owes replies on the append stream", self.target);
-                    return Some(Err(network_error(what)));
-                }
+                None if owed => return failed("owes replies on the append stream"),
                 None => owed = self.owes(),
             }
         }
     }
+}
+
+/// Where an append stream stands.
+enum Stage<S> {
+    Unopened(Opening, S),
+    Open(Session),
+    Over,
+}
+
+/// The answers of an append stream; it is opened by whoever asks for the first one, who can also give up.
+fn answers<R: AsyncRuntime, S>(
+    opening: Opening,
+    input: S,
+) -> BoxStream<'static, Result<StreamAppendResult<C<R>>, Rpc<R>>>
+where
+    S: Stream<Item = AppendEntriesRequest<C<R>>> + Send + Unpin + 'static,
+{
+    stream::unfold(Stage::Unopened(opening, input), |stage| async move {
+        let opened = match stage {
+            Stage::Unopened(opening, input) => opening.open::<R, S>(input).await,
+            Stage::Open(session) => Ok(session),
+            Stage::Over => return None,
+        };
+        let mut session = match opened {
+            Ok(session) => session,
+            Err(error) => return Some((Err(rpc_error(&error)), Stage::Over)),
+        };
+        let next = session.next::<R>().await?;
+        let stage = if matches!(next, Ok(Ok(_))) { Stage::Open(session) } else { Stage::Over };
+        Some((next.map_err(|error| rpc_error(&error)), stage))
+    })
+    .boxed()
 }
 
 /// Requests as they go out; an entry that cannot be encoded ends them.
@@ -195,8 +289,10 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
     ) -> Result<AppendEntriesResponse<C<R>>, Rpc<R>> {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
         let request = convert::append_out::<R>(&rpc).map_err(|e| NetworkError::new(&e))?;
-        let reply =
-            self.limited::<_, R>(option.hard_ttl(), self.heartbeat.heartbeat(request)).await?;
+        let beat = self.link.heartbeat();
+        let answer = self.heartbeat.heartbeat(request);
+        let call = answer.inspect(move |result| beat.ended(result));
+        let reply = self.limited::<_, R>(option.hard_ttl(), call.boxed()).await?;
         convert::heartbeat_in::<R>(reply, last).map_err(|error| rpc_error(&error))
     }
 
@@ -211,26 +307,15 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
         if self.heartbeats {
             return stream_append_sequential(self, input, option);
         }
-        Box::pin(async move {
-            let sent = Arc::new(AtomicU64::new(0));
-            let call = self.append.append(requests::<R, _>(input, sent.clone()));
-            let replies = self.limited::<_, R>(STREAM_SETUP_LIMIT, call).await?;
-            let session = Session::<R> {
-                replies,
-                sent,
-                received: 0,
-                rt: self.factory.rt.clone(),
-                target: self.target,
-                _runtime: std::marker::PhantomData,
-            };
-            let answers = stream::unfold(Some(session), |session| async move {
-                let mut session = session?;
-                let next = session.next().await?;
-                let goes_on = matches!(next, Ok(Ok(_)));
-                Some((next, goes_on.then_some(session)))
-            });
-            Ok(answers.boxed())
-        })
+        let opening = Opening {
+            append: self.append.clone(),
+            link: self.link.clone(),
+            pace: self.pace.clone(),
+            metrics: self.factory.metrics.clone(),
+            rt: self.factory.rt.clone(),
+            target: self.target,
+        };
+        std::future::ready(Ok(answers::<R, S>(opening, input))).boxed()
     }
 
     async fn vote(

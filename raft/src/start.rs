@@ -17,6 +17,7 @@ use crate::{
     fault::{Fault, chain},
     forward::Forwarder,
     leadership::{self, Leadership},
+    link::Links,
     log_store::LogStore,
     machine::{Shared, StateMachine},
     metrics::Metrics,
@@ -201,6 +202,7 @@ impl<R: AsyncRuntime> Replica<R> {
         let peers = Arc::new(Peers::new(connected.transport.clone()));
         let factory = Factory {
             rt: rt.clone(),
+            links: Arc::new(Links::new(rt.clone(), metrics.clone())),
             peers: peers.clone(),
             snapshots: recovery.snapshots.clone(),
             metrics: metrics.clone(),

@@ -5,6 +5,7 @@
 )]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod absent;
 mod damage;
 mod failover;
 mod fencing;

@@ -6,7 +6,10 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -95,6 +98,7 @@ impl Transport for TonicTransport {
             tls: self.tls.clone(),
             caller: self.caller.clone(),
             channel: Mutex::new(None),
+            is_refused: AtomicBool::new(false),
         })))
     }
 
@@ -121,6 +125,8 @@ struct Inner {
     tls: Arc<TlsState>,
     caller: Caller,
     channel: Mutex<Option<Channel>>,
+    /// The peer's last word was that this replica is to stay away: logged once.
+    is_refused: AtomicBool,
 }
 
 impl Inner {
@@ -193,17 +199,26 @@ impl Inner {
         .boxed()
     }
 
+    /// What an answer means.
+    fn answered<T>(&self, answer: Result<tonic::Response<T>, Status>) -> Result<T, PeerError> {
+        let answer = answer.map_err(|status| self.failed(&status))?;
+        self.is_refused.store(false, Ordering::Relaxed);
+        Ok(answer.into_inner())
+    }
+
     /// What a status means; the next call connects anew, unless the peer answered by itself.
     fn failed(&self, status: &Status) -> PeerError {
         match status.code() {
             Code::PermissionDenied => {
-                tracing::warn!(
-                    peer = self.peer,
-                    addr = self.addr,
-                    purpose = ?self.purpose,
-                    why = status.message(),
-                    "a peer refused this replica"
-                );
+                if !self.is_refused.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        peer = self.peer,
+                        addr = self.addr,
+                        purpose = ?self.purpose,
+                        why = status.message(),
+                        "a peer refused this replica"
+                    );
+                }
                 PeerError::Refused(status.message().to_owned())
             }
             _ => {
@@ -234,7 +249,7 @@ macro_rules! unary {
         let (inner, request) = ($inner.clone(), $request);
         async move {
             let answer = inner.$client().await?.$method(Request::new(request)).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| inner.failed(&status))
+            inner.answered(answer)
         }
         .boxed()
     }};
@@ -259,8 +274,7 @@ impl PeerApi for TonicPeer {
         let this = self.again();
         async move {
             let answer = this.0.peer_client().await?.append(Outgoing(requests)).await;
-            let answer = answer.map_err(|status| this.0.failed(&status))?;
-            Ok(this.answers(answer.into_inner()))
+            Ok(this.answers(this.0.answered(answer)?))
         }
         .boxed()
     }
@@ -292,7 +306,7 @@ impl PeerApi for TonicPeer {
             let chunks = chunks.take_while(|chunk| std::future::ready(chunk.is_ok()));
             let chunks = chunks.filter_map(|chunk| std::future::ready(chunk.ok()));
             let answer = client.snapshot(Outgoing(chunks.boxed())).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| inner.failed(&status))
+            inner.answered(answer)
         }
         .boxed()
     }
@@ -308,8 +322,7 @@ impl PeerApi for TonicPeer {
         let this = self.again();
         async move {
             let answer = this.0.store_client().await?.propose_stream(Outgoing(requests)).await;
-            let answer = answer.map_err(|status| this.0.failed(&status))?;
-            Ok(this.answers(answer.into_inner()))
+            Ok(this.answers(this.0.answered(answer)?))
         }
         .boxed()
     }
