@@ -231,6 +231,10 @@ async fn a_disk_that_fails_stops_its_replica_and_not_the_cluster() {
     assert!(fault.contains("/data/log") && fault.contains("check the disk"), "{fault}");
     let refused = write(replicas[leads].as_ref(), "k", b"v").await;
     assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+    // Until it knows of another leader it forwards to the stopped one, whose answer may be that nobody knows.
+    let stopped = replicas[leads].replica();
+    eventually("another leader", || other.status().leader.filter(|leader| *leader != stopped))
+        .await;
     write(other.as_ref(), "after", b"v").await.unwrap();
     let view = other.linearizable().await.unwrap();
     assert!(holds(&view, "before") && holds(&view, "after"));
