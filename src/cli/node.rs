@@ -53,7 +53,7 @@ struct Change {
 struct Removal {
     #[command(flatten)]
     change: Change,
-    /// Also a node that is ready and runs instances: they are stopped
+    /// Also a node that holds instances: what runs there is left running, out of sight
     #[arg(long)]
     force: bool,
 }

@@ -143,8 +143,11 @@ impl Layout {
             .hint("give another --dir; nothing was changed"));
         }
         let mut builder = fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700);
-        builder.create(&self.root).map_err(failed)?;
+        builder.recursive(true);
+        // Passable, not readable: an instance may run as another user, whose way to its own directory
+        // leads through here.
+        builder.mode(0o711).create(&self.root).map_err(failed)?;
+        builder.mode(0o700);
         for name in ["logs", "run"] {
             builder.create(self.root.join(name)).map_err(failed)?;
         }

@@ -25,13 +25,6 @@ use crate::{
 const TOKEN_TTL_SECONDS: u64 = 600;
 const LOG_LINES: usize = 3;
 
-/// The identity of one of our agents, if it has joined.
-fn identity(layout: &Layout, id: u64) -> Outcome<Option<Identity>> {
-    Identity::load(&layout.agent(id)).map_err(|error| {
-        Failure::new(crate::output::Exit::Error, format!("agent-{id}: {}", chain(&error)))
-    })
-}
-
 /// Whether an agent can be run: one that has not joined has nothing to say.
 pub(super) fn has_joined(layout: &Layout, id: u64) -> bool {
     layout.agent(id).join("identity.json").exists()
@@ -47,7 +40,8 @@ fn is_forgotten(identity: &Identity, nodes: &[Value]) -> bool {
 pub(super) async fn forget_removed(layout: &Layout, client: &Client) -> Outcome<Vec<String>> {
     let mut known = Vec::new();
     for id in 1..=AGENTS {
-        if let Some(identity) = identity(layout, id)? {
+        // One that is damaged is said by its agent, which cannot run.
+        if let Ok(Some(identity)) = Identity::load(&layout.agent(id)) {
             known.push((id, identity));
         }
     }
@@ -175,10 +169,12 @@ async fn not_ready(layout: &Layout, client: &Client) -> Outcome<Vec<(u64, String
     let nodes = client.list(Call::get(format!("{BASE}/nodes"))).await?;
     let mut missing = Vec::new();
     for id in (1..=AGENTS).filter(|id| has_joined(layout, *id)) {
-        let Some(identity) = identity(layout, id)? else { continue };
-        if let Some(why) = why_not_ready(&identity, &nodes) {
-            missing.push((id, why));
-        }
+        let why = match Identity::load(&layout.agent(id)) {
+            Ok(Some(identity)) => why_not_ready(&identity, &nodes),
+            Ok(None) => None,
+            Err(error) => Some(format!("agent-{id} cannot run: {}", chain(&error))),
+        };
+        missing.extend(why.map(|why| (id, why)));
     }
     Ok(missing)
 }
@@ -210,4 +206,34 @@ pub(super) async fn late(layout: &Layout, client: &Client) -> Vec<String> {
         lines.extend(tail[end..].iter().map(|line| format!("  | {line}")));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(revoked: bool) -> Identity {
+        serde_json::from_value(json!({"nodeId": "nd_1", "nodeName": "node-1", "lineage": "ln_1",
+            "servers": [], "revoked": revoked, "keyPem": "", "chain": [], "ca": []}))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_node_is_forgotten_when_its_record_is_gone_or_its_agent_was_told() {
+        let here = [json!({"id": "nd_1"})];
+        assert!(!is_forgotten(&identity(false), &here));
+        assert!(is_forgotten(&identity(true), &here));
+        assert!(is_forgotten(&identity(false), &[json!({"id": "nd_2"})]));
+    }
+
+    #[test]
+    fn why_a_node_is_not_ready_is_said() {
+        let node =
+            |phase: &str| [json!({"id": "nd_1", "status": {"phase": phase, "message": "m"}})];
+        assert_eq!(why_not_ready(&identity(false), &node("ready")), None);
+        let why = why_not_ready(&identity(false), &node("lost")).unwrap();
+        assert_eq!(why, "node-1 is not ready, but lost: m");
+        let why = why_not_ready(&identity(false), &[]).unwrap();
+        assert_eq!(why, "node-1 was removed from the cluster");
+    }
 }

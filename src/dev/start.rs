@@ -25,6 +25,8 @@ pub(super) const POLL: Duration = Duration::from_millis(15);
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// How long a cluster that is resumed waits for its nodes before it goes on without them.
 const RESUME_NODES_LIMIT: Duration = Duration::from_secs(20);
+/// The same, once an agent ended by itself.
+const ENDED_NODES_LIMIT: Duration = Duration::from_secs(3);
 const BUDGET: Duration = Duration::from_secs(30);
 const REPLICA_GRACE: Duration = Duration::from_secs(10);
 pub(super) const AGENT_GRACE: Duration = Duration::from_secs(10);
@@ -213,21 +215,39 @@ impl Cluster {
                 self.recipe(&format!("agent-{id}"), &args, &self.layout.agent(id), AGENT_GRACE);
             self.agents.push(Kept::start(recipe, self.tell.clone())?);
         }
-        let ready = nodes::nodes_ready(&layout, client);
         if is_new {
-            return self.unless_ended(ready).await?;
+            return self.unless_ended(nodes::nodes_ready(&layout, client)).await?;
         }
-        // What there is goes on: a node that is missing is said and does not end the others.
-        let waited = edge::within(RESUME_NODES_LIMIT, self.unless_ended(ready)).await;
-        match waited {
-            Some(Ok(Ok(()))) => {}
-            Some(Ok(Err(failure)) | Err(failure)) => {
-                self.late.extend(failure.to_string().lines().map(str::to_owned));
-                self.late.extend(nodes::late(&layout, client).await);
-            }
-            None => self.late.extend(nodes::late(&layout, client).await),
-        }
+        self.resume_nodes(client).await;
         Ok(())
+    }
+
+    /// Waits for the nodes of a cluster that is resumed. What there is goes on: one that is missing
+    /// is said and does not end the others.
+    async fn resume_nodes(&mut self, client: &Client) {
+        let layout = self.layout.clone();
+        let mut deadline = edge::now() + RESUME_NODES_LIMIT;
+        let mut gone: Vec<String> = vec![];
+        loop {
+            let left = deadline.saturating_duration_since(edge::now());
+            let ready = std::pin::pin!(edge::within(left, nodes::nodes_ready(&layout, client)));
+            let ended = std::pin::pin!(self.ended.recv());
+            match select(ready, ended).await {
+                Either::Left((Some(Ok(())), _)) => return,
+                Either::Left(_) | Either::Right((None, _)) => break,
+                Either::Right((Some(ended), _)) => {
+                    // It is started again, and may do better; the others get a moment more.
+                    if gone.is_empty() {
+                        deadline = deadline.min(edge::now() + ENDED_NODES_LIMIT);
+                    }
+                    if !gone.contains(&ended.name) {
+                        self.late.push(format!("{} ended ({})", ended.name, ended.how));
+                        gone.push(ended.name);
+                    }
+                }
+            }
+        }
+        self.late.extend(nodes::late(&layout, client).await);
     }
 
     fn recipe(&self, name: &str, args: &[OsString], dir: &Path, grace: Duration) -> Recipe {
