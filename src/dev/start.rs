@@ -301,22 +301,38 @@ pub(super) fn ended_early(layout: &Layout, name: &str, how: &str) -> Failure {
 
 /// Adds what each replica that is not ready says, and the end of the first one's log.
 async fn explained(mut failure: Failure, layout: &Layout, client: &Client) -> Failure {
-    let mut tail = None;
+    let (mut silent, mut waiting) = (None, None);
     for (id, address) in (1..=REPLICAS).zip(client.addresses()) {
+        let name = format!("replica-{id}");
         let why = match client.ask(address, "/readyz").await {
             Ok((200, _)) => continue,
-            Ok((_, body)) => body.chars().take(200).collect(),
-            Err(error) => error.to_string(),
+            Ok((_, body)) => {
+                waiting.get_or_insert(name);
+                reason(&body)
+            }
+            Err(error) => {
+                silent.get_or_insert(name);
+                error.to_string()
+            }
         };
-        failure = failure.note(format!("replica {id} is not ready: {}", why.trim()));
-        tail = tail.or_else(|| Some(format!("replica-{id}")));
+        failure = failure.note(format!("replica {id} is not ready: {why}"));
     }
+    // One that says nothing is more likely what the others wait for.
+    let tail = silent.or(waiting);
     match tail {
         Some(name) => log_tail(layout, &name)
             .into_iter()
             .fold(failure, |failure, line| failure.note(format!("| {line}"))),
         None => nodes::late(layout, client).await.into_iter().fold(failure, Failure::note),
     }
+}
+
+/// Why a replica says that it is not ready.
+fn reason(body: &str) -> String {
+    serde_json::from_str::<Value>(body)
+        .ok()
+        .and_then(|body| text(&body, "/reason").map(str::to_owned))
+        .unwrap_or_else(|| body.trim().chars().take(200).collect())
 }
 
 /// Until any replica is ready to serve.
