@@ -139,6 +139,13 @@ impl<R: AsyncRuntime> Replica<R> {
         self.api.clone()
     }
 
+    /// The last entry that left the log because a snapshot covers it. Entries that are being sent to a peer stay: for
+    /// a peer that is gone, until the next attempt to reach it has failed.
+    #[must_use]
+    pub fn purged_index(&self) -> Option<u64> {
+        self.raft.metrics().borrow_watched().purged.map(|id| id.index)
+    }
+
     /// Whether this replica leads, as far as it knows.
     #[must_use]
     pub fn is_leader(&self) -> bool {

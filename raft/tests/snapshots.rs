@@ -27,9 +27,14 @@ async fn a_follower_that_missed_what_was_purged_gets_a_snapshot() {
     let mut cluster = Cluster::formed(small()).await;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);
     cluster.kill(follower);
+    let had = cluster.replica(leader).status().applied_index;
     for round in 0..2 {
         write_and_snapshot(&cluster, leader, round).await;
     }
+    eventually("it is purged", || {
+        (cluster.replica(leader).purged_index().unwrap_or(0) > had).then_some(())
+    })
+    .await;
     cluster.start(follower).await;
     eventually("it is installed", || {
         (cluster.replica(follower).metrics().snapshots_installed() > 0).then_some(())
