@@ -132,8 +132,10 @@ fn elsewhere_is_refused(home: &Home) {
     let dir = home.path().join("thesis");
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("chapter-1"), "precious").unwrap();
-    let refused: Out =
-        home.palisade(&["dev", "--detach", "--fresh", "--dir", dir.to_str().unwrap()]);
+    let fresh = ["dev", "--detach", "--fresh", "--dir", dir.to_str().unwrap()];
+    let refused: Out = home.palisade(&fresh);
+    refused.ends(4).says(&["leads to another cluster", "--replace-context"]);
+    let refused: Out = home.palisade(&[&fresh[..], &["--replace-context"]].concat());
     refused.ends(4).says(&["not of `palisade dev`"]);
     assert_eq!(std::fs::read_to_string(dir.join("chapter-1")).unwrap(), "precious");
 }
