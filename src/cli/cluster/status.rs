@@ -1,61 +1,38 @@
-//! `palisade cluster`: the control plane itself.
+//! `palisade cluster status`: members, leader, how far each is, and who owns which shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use clap::Subcommand;
 use serde_json::Value;
 
-use super::Session;
 use crate::{
+    cli::Session,
     client::{BASE, Call, Client},
     output::{self, Exit, Format, Outcome, Table, cell, number, text},
 };
 
-/// Flags of `cluster`.
+/// Flags of `cluster status`.
 #[derive(Debug, clap::Args)]
-pub struct Cluster {
-    #[command(subcommand)]
-    verb: Verb,
+pub(super) struct Status {
+    /// As the replica that answers knows it, also without a quorum
+    #[arg(long)]
+    local: bool,
 }
 
-#[derive(Debug, Subcommand)]
-enum Verb {
-    /// Show members, leader, term, last index, lag, and who owns which shards
-    Status {
-        /// As the replica that answers knows it, also without a quorum
-        #[arg(long)]
-        local: bool,
-    },
-    /// Show the lineage, the CA and the pins by which agents recognise this cluster
-    Trust,
-}
-
-impl Cluster {
+impl Status {
+    /// Asks and prints.
     pub(super) async fn run(self, session: &Session) -> Outcome {
         let client = session.client()?;
-        match self.verb {
-            Verb::Status { local } => {
-                let (mut status, shards) = look(&client, local).await?;
-                match session.format() {
-                    Format::Table | Format::Wide => output::data(page(&status, &shards).as_bytes()),
-                    Format::Name => {
-                        output::data(format!("cluster/{}\n", cell(&status, "/cluster")).as_bytes())
-                    }
-                    format => {
-                        if let Value::Object(status) = &mut status {
-                            status.insert("shards".to_owned(), shards);
-                        }
-                        output::data(output::render_value(format, &status)?.as_bytes())
-                    }
-                }
+        let (mut status, shards) = look(&client, self.local).await?;
+        match session.format() {
+            Format::Table | Format::Wide => output::data(page(&status, &shards).as_bytes()),
+            Format::Name => {
+                output::data(format!("cluster/{}\n", cell(&status, "/cluster")).as_bytes())
             }
-            Verb::Trust => {
-                let trust = client.call(Call::get(format!("{BASE}/cluster/trust"))).await?.body;
-                let format = match session.format() {
-                    Format::Json => Format::Json,
-                    _ => Format::Yaml,
-                };
-                output::data(output::render_value(format, &trust)?.as_bytes())
+            format => {
+                if let Value::Object(status) = &mut status {
+                    status.insert("shards".to_owned(), shards);
+                }
+                output::data(output::render_value(format, &status)?.as_bytes())
             }
         }
     }
