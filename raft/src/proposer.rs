@@ -15,7 +15,7 @@ use std::{
 use openraft::{AsyncRuntime, errors::ClientWriteError, raft::ClientWriteResult};
 use palisade_state::{
     Command, Outcome, Published, Rt,
-    command::{Entry, FORMAT, Form, Kind, Tick},
+    command::{Entry, Form, Kind, Tick},
     limits::TXN_BYTES_MAX,
 };
 use prost::Message;
@@ -239,7 +239,8 @@ impl<R: AsyncRuntime> Leader<R> {
         let applied_at = self.shared.last_applied_at();
         let delta_ms = stamp.next(term, self.rt.now(), applied_at, led_since);
         let wall_ms = self.rt.wall_ms();
-        Payload::new(&Entry { format: FORMAT, proposer_term: term, delta_ms, wall_ms, commands })
+        let format = self.published.view().format();
+        Payload::new(&Entry { format, proposer_term: term, delta_ms, wall_ms, commands })
     }
 
     async fn propose(

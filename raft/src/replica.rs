@@ -91,7 +91,16 @@ impl<R: AsyncRuntime> Here for Answering<R> {
 fn is_repeatable(command: &Command) -> bool {
     match &command.kind {
         Some(Kind::Txn(txn)) => txn.idempotency.is_some(),
-        Some(Kind::WorkerBeat(_) | Kind::LeaseRelease(_) | Kind::Tick(_) | Kind::Form(_)) => true,
+        Some(
+            Kind::WorkerBeat(_)
+            | Kind::LeaseRelease(_)
+            | Kind::Tick(_)
+            | Kind::Form(_)
+            | Kind::Report(_)
+            | Kind::RaiseFormat(_)
+            | Kind::Trim(_)
+            | Kind::ForgetReplica(_),
+        ) => true,
         None => false,
     }
 }
@@ -425,6 +434,10 @@ impl<R: AsyncRuntime> Store for Replica<R> {
 
     fn watch(&self) -> Watch {
         self.published.watch()
+    }
+
+    fn watch_from(&self, revision: u64) -> Watch {
+        self.published.watch_from(revision)
     }
 
     fn replica(&self) -> ReplicaId {

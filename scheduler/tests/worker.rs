@@ -358,6 +358,10 @@ impl Store for Full {
         self.store.watch()
     }
 
+    fn watch_from(&self, revision: u64) -> palisade_state::Watch {
+        self.store.watch_from(revision)
+    }
+
     fn replica(&self) -> palisade_state::ReplicaId {
         self.store.replica()
     }

@@ -77,13 +77,13 @@ impl AuditChain {
         self.records.insert(self.last_seq, record);
     }
 
-    /// Removes at most one step of what is over the window.
-    pub(crate) fn trim(&mut self) {
+    /// Removes at most one step of what is over the window and below `below`.
+    pub(crate) fn trim(&mut self, below: u64) {
         for _ in 0..TRIM_STEP_MAX.min(self.records.len().saturating_sub(AUDIT_MAX)) {
-            let Some(oldest) = self.records.get_min().map(|(seq, _)| *seq) else {
-                return;
-            };
-            self.records.remove(&oldest);
+            match self.records.get_min().map(|(seq, _)| *seq) {
+                Some(oldest) if oldest < below => drop(self.records.remove(&oldest)),
+                _ => return,
+            }
         }
     }
 

@@ -1,8 +1,9 @@
 //! What a published batch changed, and the streams that carry it to watchers.
 //!
 //! # Invariants
-//! - `WATCH-1` A watcher sees every published change set in order, or an explicit
-//!   [`WatchEvent::Reset`] in place of those that it was too slow for; never a silent gap.
+//! - `WATCH-1` A watcher sees every published change set in order, from now on or from the revision
+//!   that it named, or an explicit [`WatchEvent::Reset`] in place of those that it was too slow or
+//!   too late for; never a silent gap.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -18,6 +19,12 @@ use crate::{key::KeyBytes, state::Name};
 /// Change sets that wait for one watcher before it is reset.
 pub const WATCH_BACKLOG_MAX: usize = 4096;
 
+/// Change sets that are kept for watchers that begin at an earlier revision.
+pub const RECENT_SETS_MAX: usize = WATCH_BACKLOG_MAX;
+
+/// Rows, work items and leases in the change sets that are kept.
+pub const RECENT_ITEMS_MAX: usize = 100_000;
+
 /// What one published batch of entries changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangeSet {
@@ -31,6 +38,8 @@ pub struct ChangeSet {
     pub work: BTreeSet<(Name, Name)>,
     /// Leases that were granted, re-confirmed, marked for hand-off or lost.
     pub leases: BTreeSet<Name>,
+    /// What replicas reported of themselves, or the active format, changed.
+    pub replicas: bool,
     /// Sequence numbers of the first event and the first after the last one, when there are any.
     pub events: Option<(u64, u64)>,
     /// The logical clock after the batch.
@@ -40,6 +49,16 @@ pub struct ChangeSet {
 }
 
 impl ChangeSet {
+    fn items(&self) -> usize {
+        self.rows.len() + self.work.len() + self.leases.len()
+    }
+
+    /// Whether nothing but time passed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.items() == 0 && self.events.is_none() && !self.replicas && !self.everything
+    }
+
     /// Whether a row of `table` changed.
     #[must_use]
     pub fn touches(&self, table: &str) -> bool {
@@ -63,7 +82,8 @@ impl ChangeSet {
 pub enum WatchEvent {
     /// The next change set.
     Changed(Arc<ChangeSet>),
-    /// The watcher was too slow, and change sets were left out: read everything again.
+    /// Change sets were left out, because the watcher was too slow or began at a revision that is no
+    /// longer remembered: read everything again.
     Reset,
 }
 
@@ -109,24 +129,76 @@ impl Stream for Watch {
     }
 }
 
+/// The newest change sets, for watchers that begin at an earlier revision.
+#[derive(Debug)]
+struct Recent {
+    sets: VecDeque<Arc<ChangeSet>>,
+    items: usize,
+    /// Every change of an entry after this index is in `sets`.
+    floor: u64,
+}
+
+impl Recent {
+    fn keep(&mut self, changes: &Arc<ChangeSet>) {
+        if changes.everything {
+            *self = Self { sets: VecDeque::new(), items: 0, floor: changes.applied };
+        } else if !changes.is_empty() {
+            self.items += changes.items();
+            self.sets.push_back(changes.clone());
+        }
+        while self.sets.len() > RECENT_SETS_MAX || self.items > RECENT_ITEMS_MAX {
+            let Some(oldest) = self.sets.pop_front() else { return };
+            self.items -= oldest.items();
+            self.floor = oldest.applied;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    backlogs: Vec<Weak<Mutex<Backlog>>>,
+    recent: Recent,
+}
+
 /// The watchers of one machine. Woken in the order in which they came, so that a simulation
 /// repeats.
-#[derive(Debug, Default)]
-pub struct Watchers(Mutex<Vec<Weak<Mutex<Backlog>>>>);
+#[derive(Debug)]
+pub struct Watchers(Mutex<Inner>);
 
 impl Watchers {
+    /// Nobody watches yet, and nothing after the entry at `applied` has changed.
+    #[must_use]
+    pub fn new(applied: u64) -> Self {
+        let recent = Recent { sets: VecDeque::new(), items: 0, floor: applied };
+        Self(Mutex::new(Inner { backlogs: Vec::new(), recent }))
+    }
+
     /// A new watcher, from now on.
     #[must_use]
     pub fn subscribe(&self) -> Watch {
-        let backlog = SharedBacklog::default();
-        lock(&self.0).push(Arc::downgrade(&backlog));
-        Watch(backlog)
+        lock(&self.0).add(VecDeque::new())
+    }
+
+    /// A new watcher of everything after `revision`; it begins with a reset when that is no longer
+    /// remembered. Its first change set may hold earlier changes too, of the same batch.
+    #[must_use]
+    pub fn subscribe_from(&self, revision: u64) -> Watch {
+        let mut inner = lock(&self.0);
+        let waiting = if revision < inner.recent.floor {
+            VecDeque::from([WatchEvent::Reset])
+        } else {
+            let missed = inner.recent.sets.partition_point(|set| set.applied <= revision);
+            inner.recent.sets.range(missed..).cloned().map(WatchEvent::Changed).collect()
+        };
+        inner.add(waiting)
     }
 
     /// Hands a change set to every watcher and wakes each once.
     pub fn publish(&self, changes: ChangeSet) {
         let changes = Arc::new(changes);
-        self.each(|backlog| {
+        let mut inner = lock(&self.0);
+        inner.recent.keep(&changes);
+        inner.each(|backlog| {
             if backlog.waiting.len() >= WATCH_BACKLOG_MAX {
                 backlog.waiting.clear();
                 backlog.waiting.push_back(WatchEvent::Reset);
@@ -137,11 +209,19 @@ impl Watchers {
 
     /// Ends every stream, after what waits in it.
     pub fn close(&self) {
-        self.each(|backlog| backlog.closed = true);
+        lock(&self.0).each(|backlog| backlog.closed = true);
+    }
+}
+
+impl Inner {
+    fn add(&mut self, waiting: VecDeque<WatchEvent>) -> Watch {
+        let backlog = Arc::new(Mutex::new(Backlog { waiting, ..Backlog::default() }));
+        self.backlogs.push(Arc::downgrade(&backlog));
+        Watch(backlog)
     }
 
-    fn each(&self, mut change: impl FnMut(&mut Backlog)) {
-        lock(&self.0).retain(|weak| {
+    fn each(&mut self, mut change: impl FnMut(&mut Backlog)) {
+        self.backlogs.retain(|weak| {
             let Some(shared) = weak.upgrade() else {
                 return false;
             };
@@ -168,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_slow_watcher_is_told_that_it_missed_something() {
-        let watchers = Watchers::default();
+        let watchers = Watchers::new(0);
         let mut watch = watchers.subscribe();
         let total = u64::try_from(WATCH_BACKLOG_MAX).unwrap() + 1;
         for applied in 0..total {
@@ -181,10 +261,56 @@ mod tests {
 
     #[test]
     fn a_dropped_watcher_is_forgotten() {
-        let watchers = Watchers::default();
+        let watchers = Watchers::new(0);
         drop(watchers.subscribe());
         watchers.publish(set(1));
-        assert!(lock(&watchers.0).is_empty());
+        assert!(lock(&watchers.0).backlogs.is_empty());
+    }
+
+    fn row_set(applied: u64, rows: usize) -> ChangeSet {
+        let row = |n: usize| (Arc::from("t"), KeyBytes::from_slice(&n.to_be_bytes()));
+        ChangeSet { rows: (0..rows).map(row).collect(), ..set(applied) }
+    }
+
+    fn next_applied(watch: &mut Watch) -> Option<u64> {
+        match watch.try_next()? {
+            WatchEvent::Changed(changes) => Some(changes.applied),
+            WatchEvent::Reset => panic!("a reset"),
+        }
+    }
+
+    #[test]
+    fn a_watcher_from_a_revision_sees_everything_after_it() {
+        let watchers = Watchers::new(10);
+        for applied in [12, 15, 18] {
+            watchers.publish(row_set(applied, 1));
+        }
+        for (from, expected) in
+            [(10, vec![12, 15, 18]), (13, vec![15, 18]), (18, vec![]), (30, vec![])]
+        {
+            let mut watch = watchers.subscribe_from(from);
+            let seen: Vec<u64> = std::iter::from_fn(|| next_applied(&mut watch)).collect();
+            assert_eq!(seen, expected, "from {from}");
+        }
+        let mut live = watchers.subscribe_from(18);
+        watchers.publish(row_set(19, 1));
+        assert_eq!(next_applied(&mut live), Some(19));
+    }
+
+    #[test]
+    fn a_watcher_from_a_forgotten_revision_is_reset_first() {
+        let watchers = Watchers::new(10);
+        let is_reset =
+            |from| matches!(watchers.subscribe_from(from).try_next(), Some(WatchEvent::Reset));
+        assert!(is_reset(9), "before this machine began");
+        watchers.publish(row_set(11, RECENT_ITEMS_MAX));
+        assert!(!is_reset(10));
+        watchers.publish(row_set(12, 1));
+        assert!(is_reset(10), "the oldest set was dropped");
+        assert!(!is_reset(11));
+        watchers.publish(ChangeSet { everything: true, ..set(20) });
+        assert!(is_reset(19), "a snapshot was installed");
+        assert!(!is_reset(20));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct Entry {
 #[derive(Clone, PartialEq, Message)]
 pub struct Command {
     /// Which one; absent: a kind that this build does not know.
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub kind: Option<Kind>,
 }
 
@@ -46,7 +46,7 @@ pub enum Kind {
     /// Checks and writes, all or nothing.
     #[prost(message, tag = "1")]
     Txn(Txn),
-    /// Lets time pass: expiries, hand-offs and trimming happen.
+    /// Lets time pass: expiries and hand-offs happen.
     #[prost(message, tag = "2")]
     Tick(Tick),
     /// A worker lives.
@@ -58,6 +58,18 @@ pub enum Kind {
     /// Forms the cluster: the first entry of its life.
     #[prost(message, tag = "5")]
     Form(Form),
+    /// A replica says what it can read and what it has made durable.
+    #[prost(message, tag = "6")]
+    Report(ReplicaReport),
+    /// Raises the format in which entries are written.
+    #[prost(message, tag = "7")]
+    RaiseFormat(RaiseFormat),
+    /// Lets events and audit records leave memory.
+    #[prost(message, tag = "8")]
+    Trim(Trim),
+    /// A replica was removed from the cluster.
+    #[prost(message, tag = "9")]
+    ForgetReplica(ForgetReplica),
 }
 
 impl From<Kind> for Command {
@@ -89,6 +101,58 @@ pub struct Form {
 /// A tick of the leader.
 #[derive(Clone, PartialEq, Message)]
 pub struct Tick {}
+
+/// What a replica reports of itself. It counts only in the term in which it was proposed, so that a
+/// report that was under way through an election cannot overtake a newer one.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ReplicaReport {
+    /// Its id.
+    #[prost(uint64, tag = "1")]
+    pub replica: u64,
+    /// The newest format that its build reads.
+    #[prost(uint32, tag = "2")]
+    pub format_max: u32,
+    /// Its build's version, for people.
+    #[prost(string, tag = "3")]
+    pub version: String,
+    /// The last event that is durable in its history.
+    #[prost(uint64, tag = "4")]
+    pub events_durable: u64,
+    /// The last audit record that is durable in its history.
+    #[prost(uint64, tag = "5")]
+    pub audit_durable: u64,
+}
+
+/// Raises the active format, once every member reads it. It never goes down.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct RaiseFormat {
+    /// The format.
+    #[prost(uint32, tag = "1")]
+    pub format: u32,
+    /// Every member of the cluster, learners among them, as the proposing leader knows them.
+    #[prost(uint64, repeated, tag = "2")]
+    pub members: Vec<u64>,
+}
+
+/// Removes a bounded step of what is below these sequence numbers and outside the window that stays
+/// in memory. The leader names what a majority has durable in its history.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Trim {
+    /// Events below this one may go.
+    #[prost(uint64, tag = "1")]
+    pub events_below: u64,
+    /// Audit records below this one may go.
+    #[prost(uint64, tag = "2")]
+    pub audit_below: u64,
+}
+
+/// Drops what a removed replica reported.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct ForgetReplica {
+    /// Its id.
+    #[prost(uint64, tag = "1")]
+    pub replica: u64,
+}
 
 /// Which of a replica's two workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]

@@ -22,7 +22,7 @@ pub const AUDIT_MAX: usize = 10_000;
 pub const IDEMPOTENCY_MS: u64 = 24 * 60 * 60 * 1000;
 /// Idempotency records kept; the oldest leave first.
 pub const IDEMPOTENCY_MAX: usize = 1_000_000;
-/// Rows that one tick removes from each bounded table.
+/// Rows that one step (a tick or a trim) removes from each bounded table.
 pub const TRIM_STEP_MAX: usize = 1_000;
 /// Life of a worker's session on the logical clock.
 pub const SESSION_MS: u64 = 10_000;

@@ -3,8 +3,8 @@
 //! # Invariants
 //! - `APPLY-1` Applying is a function of the state, the position and the entry alone: no clock, no
 //!   randomness, no hash order, no environment.
-//! - `CLOCK-2`, and the same for ticks: the leader's own proposals count only in the term in which
-//!   they were made.
+//! - `CLOCK-2`, and the same for ticks, reports, formats and trims: the leader's own proposals count
+//!   only in the term in which they were made.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use crate::{
     change::{ChangeSet, Watch, Watchers},
     command::{Command, Dropped, Entry, FORMAT, Form, Kind, Outcome, Role, Verdict},
-    lease,
+    lease, replicas,
     state::{Formation, Position, State},
     txn,
     view::View,
@@ -38,6 +38,16 @@ pub enum ApplyError {
     UnknownCommand {
         /// Where.
         index: u64,
+    },
+    /// The cluster moved on to a format that this build does not read.
+    #[error(
+        "log entry {index} raises the cluster's format to {format}, this build reads up to {FORMAT}: run a newer binary"
+    )]
+    FormatRaised {
+        /// Where.
+        index: u64,
+        /// The cluster's format.
+        format: u32,
     },
     /// Not the entry that follows the last one applied.
     #[error("log entry {index} came after entry {applied}")]
@@ -69,6 +79,13 @@ impl Published {
         self.watchers.subscribe()
     }
 
+    /// A stream of change sets with everything after `revision`; it begins with a reset when that is
+    /// no longer remembered.
+    #[must_use]
+    pub fn watch_from(&self, revision: u64) -> Watch {
+        self.watchers.subscribe_from(revision)
+    }
+
     /// Ends all streams.
     pub fn close(&self) {
         self.watchers.close();
@@ -97,8 +114,8 @@ impl Machine {
     #[must_use]
     pub fn new(state: State) -> Self {
         let published = Published {
+            watchers: Watchers::new(state.applied.index),
             state: ArcSwap::from_pointee(state.clone()),
-            watchers: Watchers::default(),
         };
         Self {
             state,
@@ -131,8 +148,15 @@ impl Machine {
         if entry.commands.iter().any(|command| command.kind.is_none()) {
             return Err(ApplyError::UnknownCommand { index: at.index });
         }
-        self.begin(at)?;
         let in_its_term = entry.proposer_term == at.term;
+        if let [Command { kind: Some(Kind::RaiseFormat(raise)) }] = entry.commands.as_slice()
+            && raise.format > FORMAT
+            && in_its_term
+            && replicas::may_raise(&self.state, raise).is_ok()
+        {
+            return Err(ApplyError::FormatRaised { index: at.index, format: raise.format });
+        }
+        self.begin(at)?;
         if in_its_term {
             self.state.clock.advance(entry.delta_ms, entry.wall_ms);
         }
@@ -198,9 +222,13 @@ impl Machine {
                 return Outcome::new(revision, verdict);
             }
             Some(_) if !alone => Verdict::Invalid("only transactions share an entry".to_owned()),
-            Some(Kind::Tick(_)) if !in_its_term => {
-                Verdict::Dropped(Dropped { proposer_term, entry_term: at.term })
-            }
+            Some(
+                Kind::Tick(_)
+                | Kind::Report(_)
+                | Kind::RaiseFormat(_)
+                | Kind::Trim(_)
+                | Kind::ForgetReplica(_),
+            ) if !in_its_term => Verdict::Dropped(Dropped { proposer_term, entry_term: at.term }),
             Some(Kind::Tick(_)) => {
                 self.tick(at);
                 Verdict::Applied(vec![])
@@ -223,6 +251,20 @@ impl Machine {
                 }
             },
             Some(Kind::Form(form)) => self.form(form),
+            Some(Kind::Report(report)) => {
+                replicas::report(&mut self.state, at, report, &mut self.entry)
+            }
+            Some(Kind::RaiseFormat(raise)) => {
+                replicas::raise(&mut self.state, &raise, &mut self.entry)
+            }
+            Some(Kind::Trim(trim)) => {
+                self.state.outbox.trim(trim.events_below);
+                self.state.audit.trim(trim.audit_below);
+                Verdict::Applied(vec![])
+            }
+            Some(Kind::ForgetReplica(forget)) => {
+                replicas::forget(&mut self.state, forget, &mut self.entry)
+            }
             None => Verdict::Invalid("empty command".to_owned()),
         };
         Outcome::new(at.index, verdict)
@@ -231,8 +273,6 @@ impl Machine {
     fn tick(&mut self, at: Position) {
         lease::pass_time(&mut self.state, at, &mut self.entry);
         self.state.idempotency.expire(self.state.clock.now_ms);
-        self.state.outbox.trim();
-        self.state.audit.trim();
     }
 
     fn form(&mut self, form: Form) -> Verdict {
@@ -248,15 +288,13 @@ impl Machine {
     /// depend on how entries are cut into batches, so each is looked at alone.
     fn note_changes(&mut self, at: Position, before: (u64, bool)) {
         let entry = std::mem::take(&mut self.entry);
-        let changed = !(entry.rows.is_empty() && entry.work.is_empty() && entry.leases.is_empty())
-            || entry.events.is_some()
-            || before != self.marks();
-        if changed {
+        if !entry.is_empty() || before != self.marks() {
             self.state.revision = at.index;
         }
         self.changes.rows.extend(entry.rows);
         self.changes.work.extend(entry.work);
         self.changes.leases.extend(entry.leases);
+        self.changes.replicas |= entry.replicas;
         if let Some((first, after)) = entry.events {
             let first = self.changes.events.map_or(first, |(first, _)| first);
             self.changes.events = Some((first, after));

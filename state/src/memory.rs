@@ -117,6 +117,10 @@ impl Store for MemoryStore {
         self.published.watch()
     }
 
+    fn watch_from(&self, revision: u64) -> Watch {
+        self.published.watch_from(revision)
+    }
+
     fn replica(&self) -> ReplicaId {
         ReplicaId(1)
     }

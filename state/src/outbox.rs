@@ -60,13 +60,13 @@ impl Outbox {
         self.last_seq
     }
 
-    /// Removes at most one step of what is over the window.
-    pub(crate) fn trim(&mut self) {
+    /// Removes at most one step of what is over the window and below `below`.
+    pub(crate) fn trim(&mut self, below: u64) {
         for _ in 0..TRIM_STEP_MAX.min(self.events.len().saturating_sub(EVENTS_MAX)) {
-            let Some(oldest) = self.events.get_min().map(|(seq, _)| *seq) else {
-                return;
-            };
-            self.events.remove(&oldest);
+            match self.events.get_min().map(|(seq, _)| *seq) {
+                Some(oldest) if oldest < below => drop(self.events.remove(&oldest)),
+                _ => return,
+            }
         }
     }
 }

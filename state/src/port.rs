@@ -110,6 +110,10 @@ pub trait Store: Send + Sync + 'static {
     /// A stream of change sets, one for each published batch, from now on.
     fn watch(&self) -> Watch;
 
+    /// A stream of change sets with everything after `revision`; it begins with
+    /// [`WatchEvent::Reset`](crate::change::WatchEvent::Reset) when that is no longer remembered.
+    fn watch_from(&self, revision: u64) -> Watch;
+
     /// This replica's id.
     fn replica(&self) -> ReplicaId;
 

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     audit::AuditRecord,
     clock::Clock,
-    command::Role,
+    command::{FORMAT, Role},
     deletions::Deletions,
     idempotency::{IdempotencyId, IdempotencyRow},
     key::KeyBytes,
@@ -20,6 +20,7 @@ use crate::{
     outbox::Event,
     queue::{WorkKey, WorkRow},
     record::{Record, Stamp},
+    replicas::ReplicaRow,
     state::{Formation, Name, Position, State},
     view::View,
 };
@@ -30,7 +31,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// One chunk.
 #[derive(Clone, PartialEq, Message)]
 struct Chunk {
-    #[prost(oneof = "Section", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "Section", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     section: Option<Section>,
 }
 
@@ -55,6 +56,8 @@ enum Section {
     Audit(Items),
     #[prost(message, tag = "9")]
     Idempotency(Items),
+    #[prost(message, tag = "10")]
+    Replicas(Items),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -96,6 +99,9 @@ struct Head {
     last_event: u64,
     last_audit: u64,
     audit_head: [u8; 32],
+    /// The active format; a state of a newer one is refused.
+    #[serde(default)]
+    format: u32,
     /// Tables in order, the empty ones among them.
     tables: Vec<String>,
 }
@@ -121,6 +127,14 @@ pub enum LoadError {
         /// Counted from 0.
         chunk: usize,
     },
+    /// The cluster moved on to a format that this build does not read.
+    #[error(
+        "the snapshot is of a cluster of format {format}, this build reads up to {FORMAT}: run a newer binary"
+    )]
+    NewerFormat {
+        /// The cluster's format.
+        format: u32,
+    },
     /// The first chunk is missing.
     #[error("the snapshot has no head")]
     NoHead,
@@ -144,6 +158,7 @@ pub fn encode<E: From<serde_json::Error>>(
         last_event: state.outbox.last_seq,
         last_audit: state.audit.last_seq,
         audit_head: state.audit.head,
+        format: state.format(),
         tables: state.tables.keys().map(ToString::to_string).collect(),
     };
     put(Section::Head(serde_json::to_vec(&head)?), &mut sink)?;
@@ -159,7 +174,8 @@ pub fn encode<E: From<serde_json::Error>>(
     encode_items(state.outbox.events.iter(), Section::Events, &mut sink)?;
     let records = state.audit.records.values().map(|record| Ok(record.encode_to_vec()));
     encode_bytes(records, Section::Audit, &mut sink)?;
-    encode_items(state.idempotency.rows.iter(), Section::Idempotency, &mut sink)
+    encode_items(state.idempotency.rows.iter(), Section::Idempotency, &mut sink)?;
+    encode_items(state.replicas.iter(), Section::Replicas, &mut sink)
 }
 
 fn put<E>(section: Section, sink: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
@@ -290,6 +306,9 @@ impl Loader {
                     self.state.idempotency.put(id, row);
                 })?
             }
+            Section::Replicas(items) => each(items, |(id, row): (u64, ReplicaRow)| {
+                self.state.replicas.insert(id, row);
+            })?,
         }
         Ok(())
     }
@@ -297,10 +316,15 @@ impl Loader {
     /// The state.
     ///
     /// # Errors
-    /// There was no head.
+    /// There was no head, or its format is newer than this build.
     pub fn finish(self) -> Result<State, LoadError> {
         let head = self.head.ok_or(LoadError::NoHead)?;
+        if head.format > FORMAT {
+            return Err(LoadError::NewerFormat { format: head.format });
+        }
         let mut state = self.state;
+        // A format of 1 is the same state whether it was raised or not.
+        state.format_raised = if head.format > 1 { head.format } else { 0 };
         for table in head.tables {
             state.tables.entry(table.into()).or_default();
         }

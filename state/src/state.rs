@@ -15,6 +15,7 @@ use crate::{
     outbox::Outbox,
     queue::WorkQueue,
     record::Record,
+    replicas::ReplicaRow,
 };
 
 /// A name that many rows share.
@@ -71,9 +72,17 @@ pub struct State {
     pub(crate) outbox: Outbox,
     pub(crate) audit: AuditChain,
     pub(crate) idempotency: IdempotencyTable,
+    pub(crate) replicas: OrdMap<u64, ReplicaRow>,
+    /// 0 stands for the first format; see [`State::format`].
+    pub(crate) format_raised: u32,
 }
 
 impl State {
+    /// The format in which entries are written: every member reads it.
+    pub(crate) fn format(&self) -> u32 {
+        self.format_raised.max(1)
+    }
+
     pub(crate) fn epoch(&self) -> u64 {
         self.formation.as_ref().map_or(0, |formation| formation.epoch)
     }

@@ -11,6 +11,7 @@ use crate::{
     outbox::Event,
     queue::{WorkKey, WorkRow},
     record::Record,
+    replicas::ReplicaRow,
     state::{Formation, Name, Position, Rows, State},
 };
 
@@ -58,6 +59,23 @@ impl View {
     #[must_use]
     pub fn formation(&self) -> Option<&Formation> {
         self.0.formation.as_ref()
+    }
+
+    /// The format in which entries are written: every member reads it.
+    #[must_use]
+    pub fn format(&self) -> u32 {
+        self.0.format()
+    }
+
+    /// What the replicas reported last, by id.
+    pub fn replicas(&self) -> impl Iterator<Item = (u64, &ReplicaRow)> {
+        self.0.replicas.iter().map(|(id, row)| (*id, row))
+    }
+
+    /// What one replica reported last.
+    #[must_use]
+    pub fn replica(&self, id: u64) -> Option<&ReplicaRow> {
+        self.0.replicas.get(&id)
     }
 
     /// One row.
@@ -136,6 +154,30 @@ impl View {
     #[must_use]
     pub fn last_event(&self) -> u64 {
         self.0.outbox.last_seq
+    }
+
+    /// The sequence number of the oldest event in memory; absent: there is none.
+    #[must_use]
+    pub fn first_event(&self) -> Option<u64> {
+        self.0.outbox.events.get_min().map(|(seq, _)| *seq)
+    }
+
+    /// The sequence number of the last audit record; 0: there was none.
+    #[must_use]
+    pub fn last_audit(&self) -> u64 {
+        self.0.audit.last_seq
+    }
+
+    /// The sequence number of the oldest audit record in memory; absent: there is none.
+    #[must_use]
+    pub fn first_audit(&self) -> Option<u64> {
+        self.0.audit.records.get_min().map(|(seq, _)| *seq)
+    }
+
+    /// The hash of the last audit record; zeros before the first.
+    #[must_use]
+    pub fn audit_head(&self) -> [u8; 32] {
+        self.0.audit.head
     }
 
     /// Audit records from a sequence number on.

@@ -4,4 +4,5 @@
 mod determinism;
 mod leases;
 mod model;
+mod replicas;
 mod transactions;

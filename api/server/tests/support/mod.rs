@@ -152,6 +152,10 @@ impl Store for TestStore {
         self.memory.watch()
     }
 
+    fn watch_from(&self, revision: u64) -> Watch {
+        self.memory.watch_from(revision)
+    }
+
     fn replica(&self) -> ReplicaId {
         self.replica
     }
