@@ -33,6 +33,23 @@ struct File {
     format: u32,
     #[serde(flatten)]
     identity: Identity,
+    /// CRC-32 of the file without it, in compact JSON. A flipped bit would otherwise pass for another cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    crc32: Option<String>,
+}
+
+/// What is read first, in any format.
+#[derive(serde::Deserialize)]
+struct Format {
+    format: u32,
+}
+
+impl File {
+    fn sum(&self) -> serde_json::Result<String> {
+        let (format, identity) = (self.format, self.identity.clone());
+        let bare = serde_json::to_vec(&Self { format, identity, crc32: None })?;
+        Ok(format!("{:08x}", crc32fast::hash(&bare)))
+    }
 }
 
 /// Why a data directory is not this replica's.
@@ -62,13 +79,17 @@ pub enum IdentityError {
         found: u32,
     },
     /// It cannot be understood.
-    #[error("{} is damaged: restore it from this replica's backup, or rejoin under a new id", file.display())]
+    #[error(
+        "{} is damaged at byte {offset} ({what}): put back a good copy of the file, or rejoin under a new id",
+        file.display()
+    )]
     Damaged {
         /// The file.
         file: PathBuf,
+        /// Where.
+        offset: usize,
         /// In what way.
-        #[source]
-        source: serde_json::Error,
+        what: String,
     },
     /// It cannot be read or written.
     #[error("cannot {op} {}", file.display())]
@@ -99,12 +120,21 @@ impl Identity {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(IdentityError::Io { op: "read", file, source }),
         };
-        let parsed: File = match serde_json::from_slice(&text) {
-            Ok(parsed) => parsed,
-            Err(source) => return Err(IdentityError::Damaged { file, source }),
+        let damaged = |error: serde_json::Error| IdentityError::Damaged {
+            file: file.clone(),
+            offset: offset_of(&text, &error),
+            what: error.to_string(),
         };
-        if parsed.format > FORMAT {
-            return Err(IdentityError::NewerFormat { file, found: parsed.format });
+        let found = serde_json::from_slice::<Format>(&text).map_err(damaged)?.format;
+        if found > FORMAT {
+            return Err(IdentityError::NewerFormat { file, found });
+        }
+        let parsed: File = serde_json::from_slice(&text).map_err(damaged)?;
+        let sum = parsed.sum().map_err(damaged)?;
+        // Those of the first builds have none.
+        if parsed.crc32.as_ref().is_some_and(|kept| *kept != sum) || found == 0 {
+            let what = "its checksum is wrong".to_owned();
+            return Err(IdentityError::Damaged { file, offset: 0, what });
         }
         Ok(Some(parsed.identity))
     }
@@ -128,7 +158,9 @@ impl Identity {
     }
 
     fn write(&self, dir: &Path, file: &Path) -> io::Result<()> {
-        let text = serde_json::to_vec_pretty(&File { format: FORMAT, identity: self.clone() })?;
+        let mut content = File { format: FORMAT, identity: self.clone(), crc32: None };
+        content.crc32 = Some(content.sum()?);
+        let text = serde_json::to_vec_pretty(&content)?;
         let temporary = dir.join("identity.json.tmp");
         let mut out = fs::File::create(&temporary)?;
         out.write_all(&text)?;
@@ -144,6 +176,13 @@ impl Identity {
         cluster.copy_from_slice(&digest[..16]);
         wal::Identity { cluster, replica: self.replica.0 }
     }
+}
+
+/// Where in `text` a parser found what it complains about.
+fn offset_of(text: &[u8], error: &serde_json::Error) -> usize {
+    let before = text.split_inclusive(|byte| *byte == b'\n').take(error.line().saturating_sub(1));
+    let line_start = before.map(<[u8]>::len).sum::<usize>();
+    (line_start + error.column().saturating_sub(1)).min(text.len())
 }
 
 #[cfg(test)]
@@ -168,6 +207,37 @@ mod tests {
         assert_eq!(Identity::read(dir.path()).unwrap(), Some(identity(1)));
         let refused = identity(2).claim(dir.path()).unwrap_err().to_string();
         assert!(refused.contains("belongs to replica 1"), "{refused}");
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found_or_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        identity(1).claim(dir.path()).unwrap();
+        let sound = std::fs::read(path(dir.path())).unwrap();
+        let mut refused = 0;
+        for bit in 0..sound.len() * 8 {
+            let mut bytes = sound.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(path(dir.path()), bytes).unwrap();
+            match identity(1).claim(dir.path()) {
+                Ok(()) => {}
+                Err(IdentityError::Damaged { offset, .. }) => {
+                    assert!(offset <= sound.len());
+                    refused += 1;
+                }
+                Err(IdentityError::NewerFormat { .. }) => refused += 1,
+                Err(other) => panic!("bit {bit}: {other}"),
+            }
+        }
+        assert!(refused > sound.len() * 4, "{refused}");
+    }
+
+    #[test]
+    fn an_identity_without_a_checksum_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = r#"{"format":1,"cluster":"c1","lineage":"l1","epoch":0,"replica":1}"#;
+        std::fs::write(path(dir.path()), text).unwrap();
+        assert_eq!(Identity::read(dir.path()).unwrap(), Some(identity(1)));
     }
 
     #[test]

@@ -35,6 +35,8 @@ mod schedule;
 mod snapshots;
 mod start;
 mod stop;
+#[cfg(test)]
+mod storage_tests;
 mod types;
 
 pub use identity::{Identity, IdentityError};

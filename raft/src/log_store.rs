@@ -108,6 +108,19 @@ impl LogStore {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What openraft can see of it, for a comparison with another.
+    #[cfg(test)]
+    pub(crate) fn shown(&self) -> impl PartialEq + Debug + use<> {
+        let tail = self.tail();
+        let entries: Vec<Entry> = tail.entries.iter().cloned().collect();
+        (tail.vote, tail.committed, tail.purged, tail.last, entries)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
     /// Hands records to the WAL; `done` runs after the sync.
     fn write(
         &self,

@@ -82,20 +82,22 @@ impl StateMachine {
                 Outcomes(self.machine.apply(at, decoded).map_err(io::Error::other)?)
             }
             EntryPayload::Blank => {
-                self.machine.pass(at).map_err(io::Error::other)?;
+                self.pass(at)?;
                 Outcomes::default()
             }
             EntryPayload::Membership(membership) => {
-                // The first entry of a log has index 0 and forms it; the kernel counts from 1.
-                if at.index > 0 {
-                    self.machine.pass(at).map_err(io::Error::other)?;
-                }
+                self.pass(at)?;
                 self.membership = StoredMembership::new(Some(entry.log_id), membership);
                 Outcomes::default()
             }
         };
         self.last_applied = Some(entry.log_id);
         Ok(outcomes)
+    }
+
+    fn pass(&mut self, at: Position) -> io::Result<()> {
+        // The first entry of a log has index 0 and forms it; the kernel counts from 1.
+        if at.index == 0 { Ok(()) } else { self.machine.pass(at).map_err(io::Error::other) }
     }
 
     fn publish(&mut self) {
@@ -182,6 +184,12 @@ impl<R: AsyncRuntime> RaftStateMachine<TypeConfig<R>> for StateMachine {
     }
 }
 
+/// What openraft gets when there is none: it has a newer one, or none, and goes on with that. An error would stop the
+/// replica.
+fn snapshot_of_nothing() -> Snapshot {
+    Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::PutOff }
+}
+
 /// Writes one snapshot from a view, while apply goes on.
 pub(crate) struct Builder {
     view: View,
@@ -193,6 +201,9 @@ impl<R: AsyncRuntime> RaftSnapshotBuilder<TypeConfig<R>> for Builder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
+        if self.meta.last_log_id.is_none() {
+            return Ok(snapshot_of_nothing());
+        }
         let written = self.shared.snapshots.write(self.view.clone(), self.meta.clone()).await;
         match written {
             Ok(data) => {
@@ -202,9 +213,7 @@ impl<R: AsyncRuntime> RaftSnapshotBuilder<TypeConfig<R>> for Builder {
             Err(error) if error.is_full() => {
                 tracing::warn!(error = chain(&error), "a snapshot was put off");
                 self.shared.metrics.snapshots_put_off.inc();
-                // A snapshot of nothing: openraft has a newer one, or none, and goes on with that. An error would
-                // stop the replica.
-                Ok(Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::PutOff })
+                Ok(snapshot_of_nothing())
             }
             Err(error) => {
                 let reason = chain(&error);

@@ -95,7 +95,7 @@ impl Kept {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, mut kept: Vec<LogId>) {
+    pub(crate) fn set(&self, mut kept: Vec<LogId>) {
         kept.sort_by_key(|id| id.index);
         *self.held() = kept;
     }

@@ -32,8 +32,9 @@ fn names(files: &dyn Files, dir: &Path) -> Result<Vec<(Position, String)>, Snaps
 
 /// Finds the newest snapshot of `cluster` in `dir` that is good from end to end.
 ///
-/// Bad ones are passed over, reported and left where they are, until [`set_aside`]. When a good one is older than the log's beginning, or
-/// there is none, the caller must get one from a peer.
+/// Bad ones are passed over, reported and left where they are, until [`set_aside`]; one of a newer format is an error:
+/// a newer release has been here. When a good one is older than the log's beginning, or there is none, the caller
+/// must get one from a peer.
 pub fn newest_good(
     files: &dyn Files,
     dir: &Path,
@@ -47,6 +48,7 @@ pub fn newest_good(
                 return Ok(Newest { good: Some(reader), bad });
             }
             Ok(_) => bad.push(SnapshotError::Foreign { file: path }),
+            Err(error @ SnapshotError::NewerFormat { .. }) => return Err(error),
             Err(error) => bad.push(error),
         }
     }

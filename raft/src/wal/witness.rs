@@ -10,7 +10,9 @@ use super::error::WalError;
 use super::record::Reader;
 use crate::disk::{self, File, Files};
 
-const MAGIC: &[u8; 8] = b"PALTAIL1";
+const MAGIC: &[u8; 7] = b"PALTAIL";
+/// The newest format known, a digit behind the magic.
+const FORMAT: u32 = 1;
 const PAGE: u64 = 4096;
 const SLOT: usize = 36;
 
@@ -38,7 +40,8 @@ pub(super) fn path(dir: &Path) -> PathBuf {
 
 fn encode(sequence: u64, mark: Mark) -> [u8; SLOT] {
     let mut slot = [0; SLOT];
-    slot[0..8].copy_from_slice(MAGIC);
+    slot[0..7].copy_from_slice(MAGIC);
+    slot[7] = b'0' + FORMAT as u8;
     slot[8..16].copy_from_slice(&sequence.to_le_bytes());
     slot[16..24].copy_from_slice(&mark.segment.to_le_bytes());
     slot[24..32].copy_from_slice(&mark.offset.to_le_bytes());
@@ -47,13 +50,22 @@ fn encode(sequence: u64, mark: Mark) -> [u8; SLOT] {
     slot
 }
 
-fn decode(bytes: &[u8]) -> Option<(u64, Mark)> {
+/// What a sound slot holds.
+struct Slot {
+    format: u32,
+    sequence: u64,
+    mark: Mark,
+}
+
+/// Reads a slot; `None` when it is damaged. Its first 36 bytes are laid out like this in every format.
+fn decode(bytes: &[u8]) -> Option<Slot> {
     let slot = bytes.get(..SLOT)?;
     let mut reader = Reader(slot);
-    let magic = reader.take(8)? == MAGIC;
+    let magic = reader.take(7)? == MAGIC;
+    let format = u32::from(reader.u8()?).checked_sub(u32::from(b'0'))?;
     let (sequence, segment, offset) = (reader.u64()?, reader.u64()?, reader.u64()?);
     let sound = magic && reader.u32()? == crc32fast::hash(&slot[..32]);
-    sound.then_some((sequence, Mark { segment, offset }))
+    sound.then_some(Slot { format, sequence, mark: Mark { segment, offset } })
 }
 
 impl Witness {
@@ -83,9 +95,13 @@ impl Witness {
         })?;
         let bytes = file.read_all().map_err(WalError::io("read", &path))?;
         let slots = [decode(&bytes), decode(bytes.get(PAGE as usize..).unwrap_or_default())];
-        let Some((sequence, mark)) = slots.into_iter().flatten().max() else {
+        let newest = slots.into_iter().flatten().max_by_key(|slot| slot.sequence);
+        let Some(Slot { format, sequence, mark }) = newest else {
             return Err(WalError::corrupt(&path, 0, "both of its marks are damaged"));
         };
+        if format > FORMAT {
+            return Err(WalError::NewerFormat { file: path, found: format, supported: FORMAT });
+        }
         Ok((Self { file, path, sequence, unsynced: false }, mark))
     }
 
