@@ -1,22 +1,20 @@
 //! `palisade init`: a new cluster on paper: its CA, its replicas' directories, its first token.
 
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     net::{IpAddr, SocketAddr},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
 use palisade_api::pki::{Authority, PkiError};
 
-use palisade_raft::Identity;
-use palisade_state::ReplicaId;
+use palisade_raft::backup::BackupKey;
 
 use crate::{
     context_file::{Context, Secret},
     edge,
-    replica_dir::{BootstrapFile, MemberConfig, ReplicaConfig},
+    life::{Life, write_replicas},
+    replica_dir::{BootstrapFile, MemberConfig},
     secret::{NewSecret, token_id},
 };
 
@@ -93,6 +91,9 @@ pub enum InitError {
     /// A certificate cannot be made.
     #[error("cannot make the cluster's certificates")]
     Pki(#[from] PkiError),
+    /// The state of a replica cannot be written.
+    #[error("cannot write the replica's data")]
+    Seed(#[from] palisade_raft::offline::OfflineError),
     /// A file cannot be encoded.
     #[error("cannot encode {name}: {reason}")]
     Encode {
@@ -136,12 +137,13 @@ impl NewReplica {
     }
 
     /// An IP is listened on as it is; a name may be of any interface.
-    fn listen(&self, port: u16) -> SocketAddr {
+    pub(crate) fn listen(&self, port: u16) -> SocketAddr {
         let ip = self.host.parse().unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
         SocketAddr::new(ip, port)
     }
 
-    fn member(&self) -> MemberConfig {
+    /// As the members' list has it.
+    pub(crate) fn member(&self) -> MemberConfig {
         MemberConfig {
             id: self.id,
             peer_addr: self.addr(self.peer_port),
@@ -160,43 +162,22 @@ pub fn init(options: &InitOptions) -> Result<Initialised, InitError> {
     let now_ms = edge::wall_ms();
     let (cluster, lineage) = (new_id("cl"), new_id("ln"));
     let authority = Authority::create(&lineage, now_ms)?;
-    let ca_key = authority.key_pem();
     let secret = NewSecret::generate();
     let bootstrap = BootstrapFile { token_id: token_id(), secret_sha256: secret.sha256() };
+    let backup_key = BackupKey::new(edge::random_bytes());
     let members: Vec<MemberConfig> = options.replicas.iter().map(NewReplica::member).collect();
-    let mut replicas = Vec::new();
-    for replica in &options.replicas {
-        let member = replica.member();
-        let addresses = [member.peer_addr, member.api_addr];
-        let issued = authority.issue_replica(replica.id, &addresses, now_ms)?;
-        let identity = Identity {
-            cluster: cluster.clone(),
-            lineage: lineage.clone(),
-            epoch: 0,
-            replica: ReplicaId(replica.id),
-        };
-        let config = ReplicaConfig {
-            peer_listen: replica.listen(replica.peer_port),
-            api_listen: replica.listen(replica.api_port),
-            heartbeat_ms: options.heartbeat_ms,
-            node_lost_ms: options.node_lost_ms,
-            members: members.clone(),
-        };
-        let dir = options.dir.join(format!("replica-{}", replica.id));
-        // The identity is last: a directory that has one is whole.
-        let files = [
-            ("pki/ca.pem", authority.cert_pem().to_owned(), 0o644),
-            ("pki/ca.key", ca_key.clone(), 0o600),
-            ("pki/replica.pem", issued.cert_pem, 0o644),
-            ("pki/replica.key", issued.key_pem, 0o600),
-            ("replica.toml", encode("replica.toml", toml::to_string(&config))?, 0o644),
-            ("bootstrap.json", encode("bootstrap.json", serde_json::to_string(&bootstrap))?, 0o600),
-            ("identity.json", encode("identity.json", serde_json::to_string(&identity))?, 0o644),
-        ];
-        write_dir(&dir, &files)?;
-        replicas.push(dir);
-    }
-    flush(&options.dir)?;
+    let life = Life {
+        cluster: cluster.clone(),
+        lineage: lineage.clone(),
+        epoch: 0,
+        authority: &authority,
+        backup_key: &backup_key,
+        replicas: &options.replicas,
+        bootstrap: Some(&bootstrap),
+        heartbeat_ms: options.heartbeat_ms,
+        node_lost_ms: options.node_lost_ms,
+    };
+    let replicas = write_replicas(&options.dir, &life, now_ms, |_, _| Ok(()))?;
     let context = Context {
         name: options.context.clone(),
         addrs: members.iter().map(|member| format!("https://{}", member.api_addr)).collect(),
@@ -206,29 +187,8 @@ pub fn init(options: &InitOptions) -> Result<Initialised, InitError> {
     Ok(Initialised { cluster, lineage, pin: authority.pin(), replicas, context })
 }
 
-fn encode<E: std::fmt::Display>(
-    name: &'static str,
-    text: Result<String, E>,
-) -> Result<String, InitError> {
-    text.map_err(|error| InitError::Encode { name, reason: error.to_string() })
-}
-
-fn write_dir(dir: &Path, files: &[(&str, String, u32)]) -> Result<(), InitError> {
-    let write = || -> io::Result<()> {
-        for path in [dir.to_owned(), dir.join("pki")] {
-            fs::DirBuilder::new().mode(0o700).create(path)?;
-        }
-        for (name, text, mode) in files {
-            let mut options = fs::OpenOptions::new();
-            let mut file = options.write(true).create_new(true).mode(*mode).open(dir.join(name))?;
-            file.write_all(text.as_bytes())?;
-        }
-        Ok(())
-    };
-    write().map_err(|source| InitError::Io { dir: dir.to_owned(), source })
-}
-
-fn check(replicas: &[NewReplica]) -> Result<(), InitError> {
+/// Whether these can be the replicas of one cluster.
+pub(crate) fn check(replicas: &[NewReplica]) -> Result<(), InitError> {
     let invalid = |reason: String| Err(InitError::Invalid(reason));
     if replicas.len().is_multiple_of(2) {
         return invalid(format!(
@@ -250,7 +210,8 @@ fn check(replicas: &[NewReplica]) -> Result<(), InitError> {
     Ok(())
 }
 
-fn claim(dir: &Path) -> Result<(), InitError> {
+/// Takes a directory that is empty, or not there yet.
+pub(crate) fn claim(dir: &Path) -> Result<(), InitError> {
     let io_error = |source| InitError::Io { dir: dir.to_owned(), source };
     fs::create_dir_all(dir).map_err(io_error)?;
     if fs::read_dir(dir).map_err(io_error)?.next().is_some() {
@@ -259,14 +220,8 @@ fn claim(dir: &Path) -> Result<(), InitError> {
     Ok(())
 }
 
-/// Makes all of it durable at once: one call instead of one for each file.
-fn flush(dir: &Path) -> Result<(), InitError> {
-    let io_error = |source| InitError::Io { dir: dir.to_owned(), source };
-    let handle = fs::File::open(dir).map_err(io_error)?;
-    rustix::fs::syncfs(&handle).map_err(|error| io_error(error.into()))
-}
-
-fn new_id(prefix: &str) -> String {
+/// A new id, such as `cl_…`.
+pub(crate) fn new_id(prefix: &str) -> String {
     let random = u128::from_le_bytes(edge::random_bytes());
     format!("{prefix}_{}", ulid::Ulid::from_parts(edge::wall_ms(), random)).to_lowercase()
 }
@@ -289,6 +244,8 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+    use palisade_state::ReplicaId;
+
     use crate::replica_dir::ReplicaDir;
 
     fn options(dir: PathBuf) -> InitOptions {
@@ -314,6 +271,8 @@ mod tests {
         assert_eq!(made.replicas.len(), 3);
         let second = ReplicaDir::read(&made.replicas[1]).unwrap();
         assert_eq!(second.identity.replica, ReplicaId(2));
+        let key = |dir: &PathBuf| BackupKey::load(&dir.join("pki/backup.key")).unwrap();
+        assert_eq!(key(&made.replicas[0]), key(&made.replicas[1]), "one key for the cluster");
         assert_eq!((second.identity.epoch, &second.identity.lineage), (0, &made.lineage));
         assert_eq!(second.member().unwrap().api_addr, "127.0.0.1:7402");
         assert_eq!(second.config.members.len(), 3);

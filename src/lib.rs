@@ -7,6 +7,7 @@ pub mod context_file;
 pub mod dev;
 pub mod edge;
 pub mod init;
+mod life;
 pub mod log;
 pub mod output;
 pub mod replica_dir;

@@ -7,6 +7,7 @@
 //! **Architecture invariant:** openraft's types do not leave this crate (but for the runtime parameter, which only a
 //! simulation names). This crate knows no HTTP and issues no certificate.
 
+pub mod backup;
 pub mod disk;
 pub mod snapshot_file;
 pub mod wal;
@@ -21,6 +22,7 @@ mod log_store;
 mod machine;
 mod metrics;
 mod network;
+pub mod offline;
 mod offload;
 mod options;
 pub mod peer;

@@ -339,7 +339,7 @@ fn load(reader: &SnapshotReader) -> Result<State, SnapshotsError> {
 }
 
 /// How many rows each table has, for people who look at the file.
-fn counts(view: &View) -> Result<Bytes, SnapshotsError> {
+pub(crate) fn counts(view: &View) -> Result<Bytes, SnapshotsError> {
     let tables: std::collections::BTreeMap<&str, usize> =
         view.tables().map(|(name, rows)| (name.as_ref(), rows)).collect();
     Ok(serde_json::to_vec(&tables)?.into())

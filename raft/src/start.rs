@@ -77,7 +77,7 @@ fn wal_options(tuning: &Tuning, lock: Option<DirLock>) -> wal::Options {
 }
 
 /// Refuses to go on from snapshots that do not reach the beginning of the log.
-fn check_gap(recovered: &Recovered, found: &Found) -> Result<(), StartError> {
+pub(crate) fn check_gap(recovered: &Recovered, found: &Found) -> Result<(), StartError> {
     let covered = found.state.as_ref().map(|(last, ..)| last.index);
     let Some(purged) = recovered.state.purged.map(|purged| purged.index) else {
         return Ok(());

@@ -12,6 +12,7 @@ mod fencing;
 mod formation;
 mod full_disk;
 mod load;
+mod offline;
 mod quorum;
 mod restart;
 mod snapshots;

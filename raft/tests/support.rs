@@ -97,7 +97,9 @@ pub struct Node {
 }
 
 pub struct Cluster {
-    ca: Ca,
+    pub ca: Arc<Ca>,
+    /// The cluster's id and epoch.
+    pub life: (String, u64),
     pub tuning: Tuning,
     pub nodes: Vec<Node>,
 }
@@ -105,14 +107,29 @@ pub struct Cluster {
 impl Cluster {
     /// Three replicas that run and are not formed.
     pub async fn unformed(tuning: Tuning) -> Self {
-        let mut cluster = Self { ca: Ca::new(), tuning, nodes: vec![] };
+        let mut cluster = Self::empty(tuning);
         for id in 1..=3 {
-            let addr = SocketAddr::from(([127, 0, 0, 1], 0));
-            let dir = tempfile::tempdir().unwrap();
-            cluster.nodes.push(Node { id, dir, addr, running: None });
+            cluster.place(id);
             cluster.start(id).await;
         }
         cluster
+    }
+
+    /// No replica yet.
+    pub fn empty(tuning: Tuning) -> Self {
+        Self { ca: Arc::new(Ca::new()), life: (CLUSTER.into(), 0), tuning, nodes: vec![] }
+    }
+
+    /// Makes a place for a replica.
+    pub fn place(&mut self, id: u64) {
+        let addr = SocketAddr::from(([127, 0, 0, 1], 0));
+        let dir = tempfile::tempdir().unwrap();
+        self.nodes.push(Node { id, dir, addr, running: None });
+    }
+
+    pub fn identity(&self, id: u64) -> Identity {
+        let (cluster, epoch) = self.life.clone();
+        Identity { cluster, lineage: LINEAGE.into(), epoch, replica: ReplicaId(id) }
     }
 
     /// Three replicas that are a cluster.
@@ -174,12 +191,7 @@ impl Cluster {
                 .enable_all()
                 .build()
                 .unwrap();
-            let identity = Identity {
-                cluster: CLUSTER.into(),
-                lineage: LINEAGE.into(),
-                epoch: 0,
-                replica: ReplicaId(id),
-            };
+            let identity = self.identity(id);
             let rt = Arc::new(TokioRuntime::new(runtime.handle().clone()));
             let dir = node.dir.path().to_owned();
             let mut options = ReplicaOptions::new(dir, identity, node.addr, self.ca.issue(id), rt);

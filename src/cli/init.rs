@@ -65,6 +65,10 @@ impl Init {
             self.name,
             path.display()
         ));
+        output::say(
+            "each replica's pki/backup.key opens this cluster's backups and nothing else does: keep a copy of it safe, \
+             apart from them",
+        );
         output::say("copy each directory to its machine (keep the modes) and run there:");
         let lines: String =
             dirs.iter().map(|dir| format!("palisade serve --dir {dir}\n")).collect();

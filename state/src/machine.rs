@@ -131,6 +131,12 @@ impl Machine {
         self.published.clone()
     }
 
+    /// The state, published or not, for whoever gives it a new life.
+    #[must_use]
+    pub fn into_state(self) -> State {
+        self.state
+    }
+
     /// The last entry applied, published or not.
     #[must_use]
     pub fn applied(&self) -> Position {

@@ -1,0 +1,56 @@
+//! A state on its way into a new life.
+
+use palisade_state::{
+    Formation, Machine, Position, State, Tx, TxError, Verdict, View,
+    command::{Entry, FORMAT},
+    rebirth,
+};
+
+use super::OfflineError;
+
+/// A state that belongs to a new life of its cluster.
+pub struct Reborn {
+    machine: Machine,
+}
+
+impl Reborn {
+    /// The state under its new identity; see [`rebirth`].
+    #[must_use]
+    pub fn new(state: State, formation: Formation) -> Self {
+        Self { machine: Machine::new(rebirth(state, formation)) }
+    }
+
+    /// The state.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.machine.published().view()
+    }
+
+    /// Applies one transaction, as the entry behind the last one.
+    ///
+    /// # Errors
+    /// It cannot be built, or the kernel refuses it.
+    pub fn commit(
+        &mut self,
+        wall_ms: u64,
+        build: impl FnOnce(&mut Tx) -> Result<(), TxError>,
+    ) -> Result<(), OfflineError> {
+        let mut tx = Tx::new(self.view());
+        build(&mut tx)?;
+        let Position { term, index } = self.machine.applied();
+        let entry = Entry {
+            format: FORMAT,
+            proposer_term: term,
+            delta_ms: 0,
+            wall_ms,
+            commands: vec![tx.build()?.into()],
+        };
+        let applied = self.machine.apply(Position { term, index: index + 1 }, entry);
+        let outcomes = applied.map_err(|error| OfflineError::Refused(error.to_string()))?;
+        self.machine.publish();
+        match outcomes.into_iter().next().and_then(|outcome| outcome.verdict) {
+            Some(Verdict::Applied(_)) => Ok(()),
+            other => Err(OfflineError::Refused(format!("{other:?}"))),
+        }
+    }
+}
