@@ -20,7 +20,7 @@ use openraft::{
     AsyncRuntime, OptionalSend, RaftSnapshotBuilder,
     storage::{EntryResponder, RaftStateMachine},
 };
-use palisade_state::{Machine, Position, Rt, View};
+use palisade_state::{Machine, Position, Retired, Rt, View};
 
 use crate::{
     fault::{Fault, chain},
@@ -101,10 +101,22 @@ impl StateMachine {
     }
 
     fn publish(&mut self) {
-        self.machine.publish();
+        let retired = self.machine.publish();
+        self.retire(retired);
         let now = u64::try_from(self.shared.rt.now().as_micros()).unwrap_or(u64::MAX);
         self.shared.applied_at.store(now, Ordering::Relaxed);
         self.shared.progress.reached(self.last_applied.map_or(0, |last| last.index));
+    }
+
+    /// Gives the memory of what was replaced back; a lot of it on another thread.
+    fn retire(&self, retired: Retired) {
+        if retired.is_large() {
+            let disk = self.shared.snapshots.disk.clone();
+            let dropped = async move {
+                let _ = disk.run("retire", move || drop(retired)).await;
+            };
+            self.shared.rt.spawn("retire", Box::pin(dropped));
+        }
     }
 
     fn builder(&self) -> Builder {
@@ -171,7 +183,8 @@ impl<R: AsyncRuntime> RaftStateMachine<TypeConfig<R>> for StateMachine {
             self.shared.fault.raise(format!("installing a snapshot: {reason}"));
             io::Error::other(reason)
         })?;
-        self.machine.install(state);
+        let retired = self.machine.install(state);
+        self.retire(retired);
         self.last_applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         self.publish();

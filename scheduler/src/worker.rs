@@ -276,8 +276,8 @@ impl Loop {
     fn rescan_work(&mut self, view: &View) {
         self.dirty.clear();
         self.due.clear();
-        for (id, _) in view.all_work() {
-            self.work_changed(view, id);
+        for ((kind, key), _) in view.all_work() {
+            self.work_changed(view, &(kind.clone(), key.clone()));
         }
     }
 

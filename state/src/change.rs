@@ -6,7 +6,7 @@
 //!   too late for; never a silent gap.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll, Waker},
@@ -14,7 +14,7 @@ use std::{
 
 use futures::Stream;
 
-use crate::{key::KeyBytes, state::Name};
+use crate::{key::KeyBytes, queue::WorkKey, state::Name};
 
 /// Change sets that wait for one watcher before it is reset.
 pub const WATCH_BACKLOG_MAX: usize = 4096;
@@ -32,12 +32,13 @@ pub struct ChangeSet {
     pub applied: u64,
     /// The revision of the published view.
     pub revision: u64,
-    /// Rows put or deleted, index rows among them.
-    pub rows: BTreeSet<(Name, KeyBytes)>,
-    /// Work queue rows that were enqueued, requeued or finished, by kind and key.
-    pub work: BTreeSet<(Name, Name)>,
-    /// Leases that were granted, re-confirmed, marked for hand-off or lost.
-    pub leases: BTreeSet<Name>,
+    /// Rows put or deleted, index rows among them; in order, each once.
+    pub rows: Vec<(Name, KeyBytes)>,
+    /// Work queue rows that were enqueued, requeued or finished, by kind and key; in order, each
+    /// once.
+    pub work: Vec<WorkKey>,
+    /// Leases that were granted, re-confirmed, marked for hand-off or lost; in order, each once.
+    pub leases: Vec<Name>,
     /// What replicas reported of themselves, or the active format, changed.
     pub replicas: bool,
     /// Sequence numbers of the first event and the first after the last one, when there are any.
@@ -62,18 +63,66 @@ impl ChangeSet {
     /// Whether a row of `table` changed.
     #[must_use]
     pub fn touches(&self, table: &str) -> bool {
-        let start: (Name, KeyBytes) = (Arc::from(table), KeyBytes::new());
-        self.everything
-            || self.rows.range(start..).next().is_some_and(|(name, _)| name.as_ref() == table)
+        self.everything || self.keys_of(table).next().is_some()
     }
 
-    /// The keys of `table` that changed.
+    /// The keys of `table` that changed, in order.
     pub fn keys_of<'a>(&'a self, table: &'a str) -> impl Iterator<Item = &'a KeyBytes> + 'a {
-        let start: (Name, KeyBytes) = (Arc::from(table), KeyBytes::new());
+        let first = self.rows.partition_point(|(name, _)| name.as_ref() < table);
         self.rows
-            .range(start..)
+            .get(first..)
+            .unwrap_or_default()
+            .iter()
             .take_while(move |(name, _)| name.as_ref() == table)
             .map(|(_, key)| key)
+    }
+
+    /// The keys of work of `kind` that changed, in order.
+    pub fn work_of<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Name> + 'a {
+        let first = self.work.partition_point(|(name, _)| name.as_ref() < kind);
+        self.work
+            .get(first..)
+            .unwrap_or_default()
+            .iter()
+            .take_while(move |(name, _)| name.as_ref() == kind)
+            .map(|(_, key)| key)
+    }
+}
+
+/// What apply has changed since the last publication, in the order in which it did.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) rows: Vec<(Name, KeyBytes)>,
+    pub(crate) work: Vec<WorkKey>,
+    pub(crate) leases: Vec<Name>,
+    pub(crate) events: Option<(u64, u64)>,
+    /// Changes of what replicas reported and of the active format.
+    pub(crate) replicas: usize,
+}
+
+fn sorted<T: Ord>(mut items: Vec<T>) -> Vec<T> {
+    items.sort_unstable();
+    items.dedup();
+    items
+}
+
+impl Changes {
+    /// How much has changed; grows with each change, but for events.
+    pub(crate) fn count(&self) -> usize {
+        self.rows.len() + self.work.len() + self.leases.len() + self.replicas
+    }
+
+    /// Takes them all.
+    pub(crate) fn take(&mut self) -> ChangeSet {
+        let taken = std::mem::take(self);
+        ChangeSet {
+            rows: sorted(taken.rows),
+            work: sorted(taken.work),
+            leases: sorted(taken.leases),
+            replicas: taken.replicas > 0,
+            events: taken.events,
+            ..ChangeSet::default()
+        }
     }
 }
 
@@ -316,7 +365,7 @@ mod tests {
     #[test]
     fn touched_tables_are_found_by_name() {
         let mut changes = set(1);
-        changes.rows.insert((Arc::from("nodes"), KeyBytes::from_slice(b"a")));
+        changes.rows.push((Arc::from("nodes"), KeyBytes::from_slice(b"a")));
         assert!(changes.touches("nodes"));
         assert!(!changes.touches("node"));
         assert!(!changes.touches("nodes2"));

@@ -36,7 +36,7 @@ impl Deletions {
     /// Whether a row of the range was, or may have been, deleted after `revision`.
     pub(crate) fn any_since(
         &self,
-        table: &Name,
+        table: &str,
         start: &[u8],
         end: Option<&[u8]>,
         revision: u64,
@@ -44,13 +44,12 @@ impl Deletions {
         if revision < self.floor {
             return true;
         }
-        let first = (table.clone(), KeyBytes::from_slice(start));
-        self.by_row
-            .range(first..)
-            .take_while(|((name, key), _)| {
-                name == table && end.is_none_or(|end| key.as_slice() < end)
-            })
-            .any(|(_, deleted)| *deleted > revision)
+        let first = (revision.saturating_add(1), Name::from(""), KeyBytes::new());
+        self.by_age.range(first..).any(|((_, name, key), ())| {
+            name.as_ref() == table
+                && key.as_slice() >= start
+                && end.is_none_or(|end| key.as_slice() < end)
+        })
     }
 
     pub(crate) fn restore(
@@ -79,9 +78,9 @@ mod tests {
             deletions.record(table.clone(), key, number as u64 + 1);
         }
         assert_eq!(deletions.floor, 1);
-        assert!(deletions.any_since(&table, b"x", None, 0), "below the floor");
-        assert!(!deletions.any_since(&table, b"x", None, 1), "nothing deleted behind x");
-        assert!(deletions.any_since(&table, b"00000005", Some(b"00000006"), 5));
-        assert!(!deletions.any_since(&table, b"00000005", Some(b"00000006"), 6));
+        assert!(deletions.any_since("t", b"x", None, 0), "below the floor");
+        assert!(!deletions.any_since("t", b"x", None, 1), "nothing deleted behind x");
+        assert!(deletions.any_since("t", b"00000005", Some(b"00000006"), 5));
+        assert!(!deletions.any_since("t", b"00000005", Some(b"00000006"), 6));
     }
 }

@@ -11,7 +11,7 @@
 use imbl::OrdMap;
 
 use crate::{
-    change::ChangeSet,
+    change::Changes,
     command::{FenceCheck, Fenced, LeaseRelease, Role, WorkerBeat},
     fence::Fence,
     limits::{HANDOFF_MS, SESSION_MS},
@@ -100,7 +100,7 @@ pub(crate) fn beat(
     at: Position,
     beat: &WorkerBeat,
     role: Role,
-    changes: &mut ChangeSet,
+    changes: &mut Changes,
 ) -> Result<(), Fenced> {
     let worker: Name = beat.worker.as_str().into();
     let id = (role, worker.clone());
@@ -135,7 +135,7 @@ pub(crate) fn release(
     at: Position,
     release: &LeaseRelease,
     role: Role,
-    changes: &mut ChangeSet,
+    changes: &mut Changes,
 ) {
     let id = (role, Name::from(release.worker.as_str()));
     let is_current = state.sessions.get(&id).is_some_and(|s| s.incarnation == release.incarnation);
@@ -158,7 +158,7 @@ pub(crate) fn release(
 }
 
 /// Ends sessions and hand-offs whose time has come.
-pub(crate) fn pass_time(state: &mut State, at: Position, changes: &mut ChangeSet) {
+pub(crate) fn pass_time(state: &mut State, at: Position, changes: &mut Changes) {
     let now_ms = state.clock.now_ms;
     for role in [Role::Controllers, Role::Scheduler] {
         let ended: Vec<(Role, Name)> = state
@@ -207,7 +207,7 @@ fn reconfirm(
     worker: &Name,
     incarnation: u64,
     role: Role,
-    changes: &mut ChangeSet,
+    changes: &mut Changes,
 ) {
     let fence = fence_at(state, at);
     let stale: Vec<Name> = state
@@ -225,7 +225,7 @@ fn reconfirm(
         if let Some(lease) = state.leases.get_mut(&name) {
             debug_assert!(fence > lease.fence, "I2");
             lease.fence = fence;
-            changes.leases.insert(name);
+            changes.leases.push(name);
         }
     }
 }
@@ -236,7 +236,7 @@ fn grant(
     name: &Name,
     role: Role,
     to: &Name,
-    changes: &mut ChangeSet,
+    changes: &mut Changes,
 ) {
     let Some(session) = state.sessions.get(&(role, to.clone())) else {
         return;
@@ -246,10 +246,10 @@ fn grant(
     let lease =
         Lease { owner: to.clone(), incarnation: session.incarnation, role, fence, handoff: None };
     state.leases.insert(name.clone(), lease);
-    changes.leases.insert(name.clone());
+    changes.leases.push(name.clone());
 }
 
-fn complete_handoff(state: &mut State, at: Position, name: &Name, changes: &mut ChangeSet) {
+fn complete_handoff(state: &mut State, at: Position, name: &Name, changes: &mut Changes) {
     let Some(lease) = state.leases.get(name) else {
         return;
     };
@@ -306,7 +306,7 @@ fn winner(sessions: &OrdMap<(Role, Name), Session>, role: Role, lease: &Name) ->
 }
 
 /// Makes owners what the live sessions of the role say. Only leases whose winner changed move.
-fn rebalance(state: &mut State, at: Position, role: Role, changes: &mut ChangeSet) {
+fn rebalance(state: &mut State, at: Position, role: Role, changes: &mut Changes) {
     let deadline_ms = state.clock.now_ms.saturating_add(HANDOFF_MS);
     let names = wanted(&state.sessions, role);
     drop_orphans(state, role, &names, changes);
@@ -332,7 +332,7 @@ fn rebalance(state: &mut State, at: Position, role: Role, changes: &mut ChangeSe
             _ => Handoff { to: winner, deadline_ms },
         });
         lease.handoff = handoff;
-        changes.leases.insert(name);
+        changes.leases.push(name);
     }
     debug_assert!(
         state
@@ -344,7 +344,7 @@ fn rebalance(state: &mut State, at: Position, role: Role, changes: &mut ChangeSe
 }
 
 /// A lease that no live worker can hold has no owner, instead of a dead one.
-fn drop_orphans(state: &mut State, role: Role, wanted: &[Name], changes: &mut ChangeSet) {
+fn drop_orphans(state: &mut State, role: Role, wanted: &[Name], changes: &mut Changes) {
     let orphans: Vec<Name> = state
         .leases
         .iter()
@@ -353,6 +353,6 @@ fn drop_orphans(state: &mut State, role: Role, wanted: &[Name], changes: &mut Ch
         .collect();
     for name in orphans {
         state.leases.remove(&name);
-        changes.leases.insert(name);
+        changes.leases.push(name);
     }
 }

@@ -39,7 +39,7 @@ pub use change::{ChangeSet, Watch, WatchEvent};
 pub use clock::Clock;
 pub use command::{Command, Outcome, Role, Txn, Verdict};
 pub use fence::Fence;
-pub use machine::{ApplyError, Machine, Published};
+pub use machine::{ApplyError, Machine, Published, Retired};
 pub use port::{ReplicaId, Rt, Runtime, SharedStore, Store, StoreError};
 pub use rebirth::rebirth;
 pub use record::{Record, Stamp};

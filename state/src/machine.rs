@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use crate::{
-    change::{ChangeSet, Watch, Watchers},
+    change::{ChangeSet, Changes, Watch, Watchers},
     command::{Command, Dropped, Entry, FORMAT, Form, Kind, Outcome, Role, Verdict},
     lease, replicas,
     state::{Formation, Position, State},
@@ -92,14 +92,37 @@ impl Published {
     }
 }
 
+/// Rows that a batch changed, above which dropping what it replaced takes long enough to matter.
+const LARGE_ROWS: usize = 1_000;
+
+/// What a publication replaced. Unless somebody still reads it, whoever drops it gives its memory
+/// back, row by row: a large one is better dropped where nobody waits.
+#[derive(Debug)]
+pub struct Retired {
+    root: Arc<State>,
+    is_large: bool,
+}
+
+impl Retired {
+    /// Whether dropping it may take long: a snapshot was installed, or the batch was large.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.is_large
+    }
+
+    /// Whether dropping it gives nothing back, because somebody still reads it.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        Arc::strong_count(&self.root) > 1
+    }
+}
+
 /// The state machine of one replica.
 #[derive(Debug)]
 pub struct Machine {
     state: State,
-    /// Of the entry that is being applied.
-    entry: ChangeSet,
     /// Of the entries applied since the last publication.
-    changes: ChangeSet,
+    changes: Changes,
     published: Arc<Published>,
 }
 
@@ -117,12 +140,7 @@ impl Machine {
             watchers: Watchers::new(state.applied.index),
             state: ArcSwap::from_pointee(state.clone()),
         };
-        Self {
-            state,
-            entry: ChangeSet::default(),
-            changes: ChangeSet::default(),
-            published: Arc::new(published),
-        }
+        Self { state, changes: Changes::default(), published: Arc::new(published) }
     }
 
     /// Where views and change sets come from.
@@ -185,21 +203,28 @@ impl Machine {
         self.begin(at)
     }
 
-    /// Publishes what was applied since the last time and wakes each watcher once.
-    pub fn publish(&mut self) {
-        let mut changes = std::mem::take(&mut self.changes);
-        changes.applied = self.state.applied.index;
-        changes.revision = self.state.revision;
-        changes.now_ms = self.state.clock.now_ms;
-        self.published.state.store(Arc::new(self.state.clone()));
-        self.published.watchers.publish(changes);
+    /// Publishes what was applied since the last time and wakes each watcher once. Answers what it
+    /// replaced, which may be dropped elsewhere.
+    pub fn publish(&mut self) -> Retired {
+        let changes = self.changes.take();
+        self.publish_as(changes)
     }
 
     /// Replaces the whole state by a snapshot's and publishes it.
-    pub fn install(&mut self, state: State) {
+    pub fn install(&mut self, state: State) -> Retired {
         self.state = state;
-        self.changes = ChangeSet { everything: true, ..ChangeSet::default() };
-        self.publish();
+        self.changes = Changes::default();
+        self.publish_as(ChangeSet { everything: true, ..ChangeSet::default() })
+    }
+
+    fn publish_as(&mut self, mut changes: ChangeSet) -> Retired {
+        changes.applied = self.state.applied.index;
+        changes.revision = self.state.revision;
+        changes.now_ms = self.state.clock.now_ms;
+        let is_large = changes.everything || changes.rows.len() > LARGE_ROWS;
+        let root = self.published.state.swap(Arc::new(self.state.clone()));
+        self.published.watchers.publish(changes);
+        Retired { root, is_large }
     }
 
     fn begin(&mut self, at: Position) -> Result<(), ApplyError> {
@@ -224,7 +249,7 @@ impl Machine {
     ) -> Outcome {
         let verdict = match command.kind {
             Some(Kind::Txn(txn)) => {
-                let (revision, verdict) = txn::apply(&mut self.state, at, txn, &mut self.entry);
+                let (revision, verdict) = txn::apply(&mut self.state, at, txn, &mut self.changes);
                 return Outcome::new(revision, verdict);
             }
             Some(_) if !alone => Verdict::Invalid("only transactions share an entry".to_owned()),
@@ -242,8 +267,8 @@ impl Machine {
             Some(Kind::WorkerBeat(beat)) => match Role::try_from(beat.role) {
                 Err(_) => Verdict::Invalid(format!("role {} is not known", beat.role)),
                 Ok(role) => {
-                    lease::pass_time(&mut self.state, at, &mut self.entry);
-                    match lease::beat(&mut self.state, at, &beat, role, &mut self.entry) {
+                    lease::pass_time(&mut self.state, at, &mut self.changes);
+                    match lease::beat(&mut self.state, at, &beat, role, &mut self.changes) {
                         Ok(()) => Verdict::Applied(vec![]),
                         Err(fenced) => Verdict::Fenced(fenced),
                     }
@@ -252,16 +277,16 @@ impl Machine {
             Some(Kind::LeaseRelease(release)) => match Role::try_from(release.role) {
                 Err(_) => Verdict::Invalid(format!("role {} is not known", release.role)),
                 Ok(role) => {
-                    lease::release(&mut self.state, at, &release, role, &mut self.entry);
+                    lease::release(&mut self.state, at, &release, role, &mut self.changes);
                     Verdict::Applied(vec![])
                 }
             },
             Some(Kind::Form(form)) => self.form(form),
             Some(Kind::Report(report)) => {
-                replicas::report(&mut self.state, at, report, &mut self.entry)
+                replicas::report(&mut self.state, at, report, &mut self.changes)
             }
             Some(Kind::RaiseFormat(raise)) => {
-                replicas::raise(&mut self.state, &raise, &mut self.entry)
+                replicas::raise(&mut self.state, &raise, &mut self.changes)
             }
             Some(Kind::Trim(trim)) => {
                 self.state.outbox.trim(trim.events_below);
@@ -269,7 +294,7 @@ impl Machine {
                 Verdict::Applied(vec![])
             }
             Some(Kind::ForgetReplica(forget)) => {
-                replicas::forget(&mut self.state, forget, &mut self.entry)
+                replicas::forget(&mut self.state, forget, &mut self.changes)
             }
             None => Verdict::Invalid("empty command".to_owned()),
         };
@@ -277,8 +302,9 @@ impl Machine {
     }
 
     fn tick(&mut self, at: Position) {
-        lease::pass_time(&mut self.state, at, &mut self.entry);
+        lease::pass_time(&mut self.state, at, &mut self.changes);
         self.state.idempotency.expire(self.state.clock.now_ms);
+        self.state.queue.pass_time(self.state.clock.now_ms);
     }
 
     fn form(&mut self, form: Form) -> Verdict {
@@ -286,29 +312,33 @@ impl Machine {
             return Verdict::Invalid("the cluster is formed already".to_owned());
         }
         let Form { cluster, lineage, epoch } = form;
-        self.state.formation = Some(Formation { cluster, lineage, epoch });
+        self.state.formation = Some(Formation { cluster, lineage, epoch }.into());
         Verdict::Applied(vec![])
     }
 
-    /// Takes one entry's changes into the batch's. Whether an entry moved the revision must not
-    /// depend on how entries are cut into batches, so each is looked at alone.
-    fn note_changes(&mut self, at: Position, before: (u64, bool)) {
-        let entry = std::mem::take(&mut self.entry);
-        if !entry.is_empty() || before != self.marks() {
+    /// Moves the revision if the entry changed anything. Whether it did must not depend on how
+    /// entries are cut into batches, so each is looked at alone.
+    fn note_changes(&mut self, at: Position, before: Marks) {
+        if before != self.marks() {
             self.state.revision = at.index;
-        }
-        self.changes.rows.extend(entry.rows);
-        self.changes.work.extend(entry.work);
-        self.changes.leases.extend(entry.leases);
-        self.changes.replicas |= entry.replicas;
-        if let Some((first, after)) = entry.events {
-            let first = self.changes.events.map_or(first, |(first, _)| first);
-            self.changes.events = Some((first, after));
         }
     }
 
-    /// What changes without being in a change set.
-    fn marks(&self) -> (u64, bool) {
-        (self.state.audit.last_seq, self.state.formation.is_some())
+    fn marks(&self) -> Marks {
+        Marks {
+            changes: self.changes.count(),
+            event: self.state.outbox.last_seq,
+            audit: self.state.audit.last_seq,
+            formed: self.state.formation.is_some(),
+        }
     }
+}
+
+/// What tells whether something changed.
+#[derive(PartialEq, Eq)]
+struct Marks {
+    changes: usize,
+    event: u64,
+    audit: u64,
+    formed: bool,
 }

@@ -14,7 +14,7 @@ pub fn rebirth(mut state: State, formation: Formation) -> State {
         state.formation.is_none() || formation.epoch > state.epoch(),
         "I2: fences of a new life are above those of the old one"
     );
-    state.formation = Some(formation);
+    state.formation = Some(formation.into());
     state.sessions.clear();
     state.leases.clear();
     state.replicas.clear();

@@ -5,7 +5,7 @@
 //!   reported that it reads it.
 
 use crate::{
-    change::ChangeSet,
+    change::Changes,
     command::{ForgetReplica, RaiseFormat, ReplicaReport, Verdict},
     state::{Position, State},
 };
@@ -33,7 +33,7 @@ pub(crate) fn report(
     state: &mut State,
     at: Position,
     report: ReplicaReport,
-    changes: &mut ChangeSet,
+    changes: &mut Changes,
 ) -> Verdict {
     let ReplicaReport { replica, format_max, version, events_durable, audit_durable } = report;
     if replica == 0 || format_max == 0 {
@@ -48,13 +48,13 @@ pub(crate) fn report(
         reported_ms: state.clock.now_ms,
     };
     state.replicas.insert(replica, row);
-    changes.replicas = true;
+    changes.replicas += 1;
     Verdict::Applied(vec![])
 }
 
 /// Drops a report.
-pub(crate) fn forget(state: &mut State, forget: ForgetReplica, changes: &mut ChangeSet) -> Verdict {
-    changes.replicas |= state.replicas.remove(&forget.replica).is_some();
+pub(crate) fn forget(state: &mut State, forget: ForgetReplica, changes: &mut Changes) -> Verdict {
+    changes.replicas += usize::from(state.replicas.remove(&forget.replica).is_some());
     Verdict::Applied(vec![])
 }
 
@@ -80,12 +80,12 @@ pub(crate) fn may_raise(state: &State, raise: &RaiseFormat) -> Result<(), String
 }
 
 /// Raises the active format if it may be.
-pub(crate) fn raise(state: &mut State, raise: &RaiseFormat, changes: &mut ChangeSet) -> Verdict {
+pub(crate) fn raise(state: &mut State, raise: &RaiseFormat, changes: &mut Changes) -> Verdict {
     if let Err(why) = may_raise(state, raise) {
         return Verdict::Invalid(why);
     }
     debug_assert!(state.format() <= raise.format, "FORMAT-1");
-    changes.replicas |= state.format() < raise.format;
+    changes.replicas += usize::from(state.format() < raise.format);
     state.format_raised = raise.format;
     Verdict::Applied(vec![])
 }

@@ -14,7 +14,7 @@ use crate::{
     lease::{Lease, Session},
     outbox::Outbox,
     queue::WorkQueue,
-    record::Record,
+    record::{Record, Stamp},
     replicas::ReplicaRow,
 };
 
@@ -23,6 +23,38 @@ pub type Name = Arc<str>;
 
 /// The rows of one table.
 pub type Rows = OrdMap<KeyBytes, Record>;
+
+/// One table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TableRows {
+    pub(crate) rows: Rows,
+    /// No row that is there was changed after this revision.
+    pub(crate) changed_rev: u64,
+}
+
+impl TableRows {
+    /// Writes a row at `revision`.
+    pub(crate) fn put(&mut self, key: &KeyBytes, value: &[u8], revision: u64) {
+        self.changed_rev = revision;
+        if let Some(record) = self.rows.get_mut(key.as_slice()) {
+            let Stamp { created_rev, version, .. } = record.stamp();
+            let stamp = Stamp { created_rev, modified_rev: revision, version: version + 1 };
+            *record = Record::new(stamp, value);
+        } else {
+            let stamp = Stamp { created_rev: revision, modified_rev: revision, version: 1 };
+            self.rows.insert(key.clone(), Record::new(stamp, value));
+        }
+    }
+
+    /// Takes the next rows of a snapshot, in order. A leaf that is filled in order is split in
+    /// halves and stays half full; with every other row first, the rest fills the halves up.
+    pub(crate) fn load(&mut self, rows: &[(KeyBytes, Record)]) {
+        for (key, record) in rows.iter().step_by(2).chain(rows.iter().skip(1).step_by(2)) {
+            self.changed_rev = self.changed_rev.max(record.stamp().modified_rev);
+            self.rows.insert(key.clone(), record.clone());
+        }
+    }
+}
 
 /// A position in the log.
 #[derive(
@@ -58,13 +90,13 @@ pub struct Formation {
 /// The whole replicated state.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    pub(crate) formation: Option<Formation>,
+    pub(crate) formation: Option<Arc<Formation>>,
     /// The last entry applied.
     pub(crate) applied: Position,
     /// The index of the entry that last changed anything but the clock.
     pub(crate) revision: u64,
     pub(crate) clock: Clock,
-    pub(crate) tables: OrdMap<Name, Rows>,
+    pub(crate) tables: OrdMap<Name, TableRows>,
     pub(crate) deletions: Deletions,
     pub(crate) leases: OrdMap<Name, Lease>,
     pub(crate) sessions: OrdMap<(Role, Name), Session>,
@@ -88,6 +120,16 @@ impl State {
     }
 
     pub(crate) fn row(&self, table: &str, key: &[u8]) -> Option<&Record> {
-        self.tables.get(table)?.get(key)
+        self.tables.get(table)?.rows.get(key)
+    }
+
+    /// The name of a table, the one that state holds if there is one.
+    pub(crate) fn table_name(&self, table: &str) -> Name {
+        self.tables.get_key_value(table).map_or_else(|| table.into(), |(name, _)| name.clone())
+    }
+
+    /// A table, made if it is not there.
+    pub(crate) fn table_mut(&mut self, name: &Name) -> &mut TableRows {
+        self.tables.entry(name.clone()).or_default()
     }
 }

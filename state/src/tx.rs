@@ -153,7 +153,7 @@ impl Tx {
         for (key, record) in self.view.rows(table.name(), prefix, end.as_deref()) {
             found.insert(key.clone(), table.read(key, record)?.value);
         }
-        let zero = Stamp { created_rev: 0, modified_rev: 0, version: 0 };
+        let zero = Stamp::default();
         for ((name, key), value) in &self.writes {
             if name == table.name() && key.starts_with(prefix) {
                 match value {
@@ -373,10 +373,7 @@ impl Tx {
     }
 
     fn note_read(&mut self, table: &str, key: &KeyBytes) -> Stamp {
-        let stamp = self.view.row(table, key).map_or(
-            Stamp { created_rev: 0, modified_rev: 0, version: 0 },
-            crate::record::Record::stamp,
-        );
+        let stamp = self.view.row(table, key).map(crate::record::Record::stamp).unwrap_or_default();
         self.points.insert((table.to_owned(), key.clone()), (stamp.version, stamp.created_rev));
         stamp
     }

@@ -5,17 +5,14 @@
 //! - `I3` A fenced transaction is applied only under the current fence; see [`crate::lease`].
 //! - `TXN-1` A refused transaction changes nothing.
 
-use std::sync::Arc;
-
 use crate::{
-    change::ChangeSet,
+    change::Changes,
     command::{
         Conflict, IdempotencyMismatch, PointCheck, RangeCheck, Superseded, Txn, Verdict, Write,
     },
     key::KeyBytes,
     lease,
-    record::{Record, Stamp},
-    state::{Name, Position, State},
+    state::{Position, State},
 };
 
 /// Applies one transaction at `at`; answers its verdict and the revision that goes with it.
@@ -23,7 +20,7 @@ pub(crate) fn apply(
     state: &mut State,
     at: Position,
     txn: Txn,
-    changes: &mut ChangeSet,
+    changes: &mut Changes,
 ) -> (u64, Verdict) {
     if let Some(item) = &txn.idempotency
         && let Some(known) = state.idempotency.get(item)
@@ -76,21 +73,21 @@ fn range_holds(state: &State, range: &RangeCheck, view_rev: u64) -> bool {
     if end.is_some_and(|end| end <= start) {
         return true;
     }
-    let table: Name = range.table.as_str().into();
-    let unchanged = state.tables.get(&table).is_none_or(|rows| {
-        crate::view::range_of(rows, start, end)
-            .all(|(_, record)| record.stamp().modified_rev <= view_rev)
+    let unchanged = state.tables.get(range.table.as_str()).is_none_or(|table| {
+        table.changed_rev <= view_rev
+            || crate::view::range_of(&table.rows, start, end)
+                .all(|(_, record)| record.stamp().modified_rev <= view_rev)
     });
-    unchanged && !state.deletions.any_since(&table, start, end, view_rev)
+    unchanged && !state.deletions.any_since(&range.table, start, end, view_rev)
 }
 
-fn write(state: &mut State, at: Position, txn: Txn, changes: &mut ChangeSet) {
+fn write(state: &mut State, at: Position, txn: Txn, changes: &mut Changes) {
     let (now_ms, wall_ms) = (state.clock.now_ms, state.clock.wall_ms);
     for row in txn.writes {
         write_row(state, at, row, changes);
     }
     for item in &txn.enqueues {
-        changes.work.insert(state.queue.enqueue(item, now_ms, at.index));
+        changes.work.push(state.queue.enqueue(item, now_ms, at.index));
     }
     for item in &txn.finishes {
         changes.work.extend(state.queue.finish(item));
@@ -111,27 +108,18 @@ fn write(state: &mut State, at: Position, txn: Txn, changes: &mut ChangeSet) {
     }
 }
 
-fn write_row(state: &mut State, at: Position, row: Write, changes: &mut ChangeSet) {
-    let key = KeyBytes::from_vec(row.key);
-    let table: Name = match state.tables.get_key_value(row.table.as_str()) {
-        Some((name, _)) => name.clone(),
-        None => Arc::from(row.table),
-    };
-    let rows = state.tables.entry(table.clone()).or_default();
+fn write_row(state: &mut State, at: Position, row: Write, changes: &mut Changes) {
+    let key = KeyBytes::from_slice(&row.key);
+    let name = state.table_name(&row.table);
+    let table = state.table_mut(&name);
     match row.value {
-        Some(value) => {
-            let (created_rev, version) = rows
-                .get(&key)
-                .map_or((at.index, 1), |old| (old.stamp().created_rev, old.stamp().version + 1));
-            let stamp = Stamp { created_rev, modified_rev: at.index, version };
-            rows.insert(key.clone(), Record::new(stamp, &value));
-        }
+        Some(value) => table.put(&key, &value, at.index),
         None => {
-            if rows.remove(&key).is_none() {
+            if table.rows.remove(&key).is_none() {
                 return;
             }
-            state.deletions.record(table.clone(), key.clone(), at.index);
+            state.deletions.record(name.clone(), key.clone(), at.index);
         }
     }
-    changes.rows.insert((table, key));
+    changes.rows.push((name, key));
 }

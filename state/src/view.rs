@@ -9,7 +9,7 @@ use crate::{
     key::KeyBytes,
     lease::{Lease, Session},
     outbox::Event,
-    queue::{WorkKey, WorkRow},
+    queue::WorkRow,
     record::Record,
     replicas::ReplicaRow,
     state::{Formation, Name, Position, Rows, State},
@@ -58,7 +58,7 @@ impl View {
     /// Who the cluster is, once it is formed.
     #[must_use]
     pub fn formation(&self) -> Option<&Formation> {
-        self.0.formation.as_ref()
+        self.0.formation.as_deref()
     }
 
     /// The format in which entries are written: every member reads it.
@@ -97,18 +97,18 @@ impl View {
             .get(table)
             .filter(|_| !is_empty)
             .into_iter()
-            .flat_map(move |rows| range_of(rows, start, end))
+            .flat_map(move |table| range_of(&table.rows, start, end))
     }
 
     /// How many rows a table has.
     #[must_use]
     pub fn count(&self, table: &str) -> usize {
-        self.0.tables.get(table).map_or(0, imbl::OrdMap::len)
+        self.0.tables.get(table).map_or(0, |table| table.rows.len())
     }
 
     /// All tables that have ever held a row, by name, with their sizes.
     pub fn tables(&self) -> impl Iterator<Item = (&Name, usize)> {
-        self.0.tables.iter().map(|(name, rows)| (name, rows.len()))
+        self.0.tables.iter().map(|(name, table)| (name, table.rows.len()))
     }
 
     /// One lease.
@@ -136,13 +136,27 @@ impl View {
     /// One row of the work queue.
     #[must_use]
     pub fn work(&self, kind: &str, key: &str) -> Option<&WorkRow> {
-        let id: WorkKey = (kind.into(), key.into());
-        self.0.queue.rows.get(&id)
+        self.0.queue.get(kind, key)
     }
 
     /// All rows of the work queue by kind and key.
-    pub fn all_work(&self) -> impl Iterator<Item = (&WorkKey, &WorkRow)> {
-        self.0.queue.rows.iter()
+    pub fn all_work(&self) -> impl Iterator<Item = ((&Name, &Name), &WorkRow)> {
+        self.0.queue.rows()
+    }
+
+    /// The rows of one kind in the work queue, from a key on, in order.
+    pub fn work_of<'a>(
+        &'a self,
+        kind: &str,
+        from: &'a str,
+    ) -> impl Iterator<Item = (&'a Name, &'a WorkRow)> + 'a {
+        self.0.queue.of_kind(kind, from)
+    }
+
+    /// How many rows the work queue has.
+    #[must_use]
+    pub fn work_count(&self) -> usize {
+        self.0.queue.len()
     }
 
     /// Events from a sequence number on.
@@ -196,7 +210,6 @@ impl View {
     /// Whether something waits for time to pass, so that the leader must tick.
     #[must_use]
     pub fn timers_pending(&self) -> bool {
-        !self.0.sessions.is_empty()
-            || self.0.queue.rows.values().any(|row| row.due_ms > self.0.clock.now_ms)
+        !self.0.sessions.is_empty() || self.0.queue.last_due_ms() > self.0.clock.now_ms
     }
 }

@@ -5,6 +5,9 @@
 //! - `S1` Two states are equal if and only if their chunks are, so the hash of the chunks compares
 //!   replicas at one applied index.
 
+mod rows;
+
+use bytes::Bytes;
 use prost::{Message, Oneof};
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
@@ -19,8 +22,8 @@ use crate::{
     lease::{Lease, Session},
     outbox::Event,
     queue::{WorkKey, WorkRow},
-    record::{Record, Stamp},
     replicas::ReplicaRow,
+    snapshot::rows::RowsOf,
     state::{Formation, Name, Position, State},
     view::View,
 };
@@ -41,7 +44,7 @@ enum Section {
     #[prost(bytes = "vec", tag = "1")]
     Head(Vec<u8>),
     #[prost(message, tag = "2")]
-    Rows(TableRows),
+    Rows(RowsOf),
     #[prost(message, tag = "3")]
     Deletions(Items),
     #[prost(message, tag = "4")]
@@ -60,33 +63,11 @@ enum Section {
     Replicas(Items),
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct TableRows {
-    #[prost(string, tag = "1")]
-    table: String,
-    #[prost(message, repeated, tag = "2")]
-    rows: Vec<Row>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Row {
-    #[prost(bytes = "vec", tag = "1")]
-    key: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    value: Vec<u8>,
-    #[prost(uint64, tag = "3")]
-    created_rev: u64,
-    #[prost(uint64, tag = "4")]
-    modified_rev: u64,
-    #[prost(uint64, tag = "5")]
-    version: u64,
-}
-
 /// Items of one primitive: JSON, or protobuf for audit records.
 #[derive(Clone, PartialEq, Message)]
 struct Items {
-    #[prost(bytes = "vec", repeated, tag = "1")]
-    items: Vec<Vec<u8>>,
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    items: Vec<Bytes>,
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -150,7 +131,7 @@ pub fn encode<E: From<serde_json::Error>>(
 ) -> Result<(), E> {
     let state = view.state();
     let head = Head {
-        formation: state.formation.clone(),
+        formation: state.formation.as_deref().cloned(),
         applied: state.applied,
         revision: state.revision,
         clock: state.clock,
@@ -162,7 +143,7 @@ pub fn encode<E: From<serde_json::Error>>(
         tables: state.tables.keys().map(ToString::to_string).collect(),
     };
     put(Section::Head(serde_json::to_vec(&head)?), &mut sink)?;
-    encode_tables(state, &mut sink)?;
+    rows::encode(state, &mut sink)?;
     encode_items(
         state.deletions.by_row.iter().map(|((t, k), rev)| (t, k.as_slice(), rev)),
         Section::Deletions,
@@ -170,7 +151,7 @@ pub fn encode<E: From<serde_json::Error>>(
     )?;
     encode_items(state.leases.iter(), Section::Leases, &mut sink)?;
     encode_items(state.sessions.iter(), Section::Sessions, &mut sink)?;
-    encode_items(state.queue.rows.iter(), Section::Work, &mut sink)?;
+    encode_items(state.queue.rows(), Section::Work, &mut sink)?;
     encode_items(state.outbox.events.iter(), Section::Events, &mut sink)?;
     let records = state.audit.records.values().map(|record| Ok(record.encode_to_vec()));
     encode_bytes(records, Section::Audit, &mut sink)?;
@@ -180,28 +161,6 @@ pub fn encode<E: From<serde_json::Error>>(
 
 fn put<E>(section: Section, sink: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
     sink(&Chunk { section: Some(section) }.encode_to_vec())
-}
-
-fn encode_tables<E>(state: &State, sink: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-    for (name, rows) in &state.tables {
-        let mut batch = TableRows { table: name.to_string(), rows: vec![] };
-        let mut size = 0;
-        for (key, record) in rows {
-            let Stamp { created_rev, modified_rev, version } = record.stamp();
-            let (key, value) = (key.to_vec(), record.value().to_vec());
-            size += key.len() + value.len() + 32;
-            batch.rows.push(Row { key, value, created_rev, modified_rev, version });
-            if size >= CHUNK_BYTES {
-                size = 0;
-                let rows = std::mem::take(&mut batch.rows);
-                put(Section::Rows(TableRows { table: name.to_string(), rows }), sink)?;
-            }
-        }
-        if !batch.rows.is_empty() {
-            put(Section::Rows(batch), sink)?;
-        }
-    }
-    Ok(())
 }
 
 fn encode_items<T: Serialize, E: From<serde_json::Error>>(
@@ -221,7 +180,7 @@ fn encode_bytes<E>(
     for item in items {
         let item = item?;
         size += item.len() + 8;
-        batch.items.push(item);
+        batch.items.push(item.into());
         if size >= CHUNK_BYTES {
             size = 0;
             put(section(std::mem::take(&mut batch)), sink)?;
@@ -249,6 +208,7 @@ pub struct Loader {
     head: Option<Head>,
     state: State,
     deletions: Vec<(Name, KeyBytes, u64)>,
+    work: Vec<(WorkKey, WorkRow)>,
     chunks: usize,
 }
 
@@ -261,7 +221,8 @@ impl Loader {
         let chunk = self.chunks;
         self.chunks += 1;
         let unreadable = |source| LoadError::Unreadable { chunk, source };
-        let decoded = Chunk::decode(bytes).map_err(|error| unreadable(error.into()))?;
+        let decoded = Chunk::decode(Bytes::copy_from_slice(bytes))
+            .map_err(|error| unreadable(error.into()))?;
         let section = decoded.section.ok_or(LoadError::UnknownSection { chunk })?;
         self.section(section).map_err(unreadable)
     }
@@ -273,15 +234,11 @@ impl Loader {
         match section {
             Section::Head(json) => self.head = Some(serde_json::from_slice(&json)?),
             Section::Rows(batch) => {
-                let rows = self.state.tables.entry(batch.table.into()).or_default();
-                for row in batch.rows {
-                    let Row { key, value, created_rev, modified_rev, version } = row;
-                    let stamp = Stamp { created_rev, modified_rev, version };
-                    rows.insert(KeyBytes::from_vec(key), Record::new(stamp, &value));
-                }
+                let name = self.state.table_name(&batch.table);
+                rows::load(batch.rows, self.state.table_mut(&name));
             }
             Section::Deletions(items) => each(items, |(table, key, rev): (Name, Vec<u8>, u64)| {
-                self.deletions.push((table, KeyBytes::from_vec(key), rev));
+                self.deletions.push((table, KeyBytes::from_slice(&key), rev));
             })?,
             Section::Leases(items) => each(items, |(name, lease): (Name, Lease)| {
                 self.state.leases.insert(name, lease);
@@ -290,14 +247,14 @@ impl Loader {
                 self.state.sessions.insert(id, session);
             })?,
             Section::Work(items) => each(items, |(id, row): (WorkKey, WorkRow)| {
-                self.state.queue.rows.insert(id, row);
+                self.work.push((id, row));
             })?,
             Section::Events(items) => each(items, |(seq, event): (u64, Event)| {
                 self.state.outbox.events.insert(seq, event);
             })?,
             Section::Audit(items) => {
                 for item in items.items {
-                    let record = AuditRecord::decode(item.as_slice())?;
+                    let record = AuditRecord::decode(item)?;
                     self.state.audit.records.insert(record.seq, record);
                 }
             }
@@ -328,7 +285,10 @@ impl Loader {
         for table in head.tables {
             state.tables.entry(table.into()).or_default();
         }
-        state.formation = head.formation;
+        for (id, row) in self.work {
+            state.queue.put(id, row, head.clock.now_ms);
+        }
+        state.formation = head.formation.map(Into::into);
         state.applied = head.applied;
         state.revision = head.revision;
         state.clock = head.clock;
