@@ -5,7 +5,11 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
-use crate::{bench, checks, clock, rig, run, schedule::Fault};
+use crate::{
+    bench::{self, etcd::Measure},
+    checks, clock, rig, run,
+    schedule::Fault,
+};
 
 const USAGE: u8 = 2;
 const INCOMPLETE: u8 = 3;
@@ -79,6 +83,51 @@ struct Bench {
 enum Which {
     /// The first ten minutes: start, apply, write latency, fail-over
     Smoke(Smoke),
+    /// The replicas' store beside etcd, in turns on this machine, as ratios
+    Etcd(Box<Etcd>),
+}
+
+#[derive(Debug, clap::Args)]
+struct Etcd {
+    /// Which measures, with commas between them [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "MEASURE,…")]
+    only: Option<Vec<String>>,
+    /// Rounds of each measure
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Seconds of each figure
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Trials of a fail-over; half as many of a freeze
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    trials: u64,
+    /// Minutes of the saturated run in which no election may happen [default: 20 s]
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u64).range(0..=1440))]
+    saturate_minutes: u64,
+    /// MiB of state that are snapshotted
+    #[arg(long, default_value_t = 1024, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=16384))]
+    snapshot_mib: u64,
+    /// Keys for memory and restart
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..=20_000_000))]
+    keys: u64,
+    /// Numbers of clients, with commas between them, instead of each measure's own
+    #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    clients: Option<Vec<u64>>,
+    /// Where to write everything as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The binary to measure [default: palisade beside this program]
+    #[arg(long, value_name = "PATH")]
+    bin: Option<PathBuf>,
+    /// The etcd to measure [default: the one on the search path]
+    #[arg(long, value_name = "PATH")]
+    etcd: Option<PathBuf>,
+    /// Where the clusters' files are; must be on a disk [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Measure without etcd, and so without ratios
+    #[arg(long, conflicts_with = "etcd")]
+    ours_only: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -114,6 +163,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(match cli.verb {
         Verb::Run(run) => run.run(),
         Verb::Bench(Bench { which: Which::Smoke(smoke) }) => smoke.run(),
+        Verb::Bench(Bench { which: Which::Etcd(etcd) }) => etcd.run(),
         Verb::List => list(),
     })
 }
@@ -205,6 +255,42 @@ fn writable(dir: &std::path::Path) -> Result<()> {
     std::fs::remove_file(&probe).with_context(|| format!("cannot remove {}", probe.display()))
 }
 
+fn measures_of(names: &[String]) -> Result<Vec<Measure>, String> {
+    let known = || Measure::ALL.into_iter().map(Measure::name);
+    let find =
+        |name: &String| Measure::parse(name).ok_or_else(|| unknown("measure", name, known()));
+    names.iter().map(find).collect()
+}
+
+impl Etcd {
+    fn run(self) -> u8 {
+        let only = match self.only.as_deref().map_or(Ok(Measure::ALL.to_vec()), measures_of) {
+            Ok(only) => only,
+            Err(message) => {
+                eprintln!("error: {message}");
+                return USAGE;
+            }
+        };
+        let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let options = bench::etcd::Options {
+            only,
+            rounds: size(self.rounds),
+            seconds: self.seconds,
+            trials: size(self.trials),
+            saturate_minutes: self.saturate_minutes,
+            snapshot_mib: self.snapshot_mib,
+            keys: self.keys,
+            clients: self.clients.map(|all| all.into_iter().map(size).collect()),
+            json: self.json,
+            bin: self.bin,
+            etcd: self.etcd,
+            dir: self.dir,
+            ours_only: self.ours_only,
+        };
+        block_on(async { bench::etcd::run(&options).await })
+    }
+}
+
 impl Smoke {
     fn run(self) -> u8 {
         let options = bench::Options { json: self.json, quick: self.quick, bin: self.bin };
@@ -284,6 +370,16 @@ mod tests {
     fn an_unknown_check_is_answered_with_the_known_ones() {
         let error = checks_of(&names(&["L2", "Z9"])).unwrap_err();
         assert_eq!(error, "there is no check \"Z9\". The checks are: L2, L3, A2, M1, exits, quiet");
+    }
+
+    #[test]
+    fn an_unknown_measure_is_answered_with_the_near_one() {
+        let error = measures_of(&names(&["unary", "faliover"])).unwrap_err();
+        assert!(
+            error.starts_with("there is no measure \"faliover\"; did you mean failover?"),
+            "{error}"
+        );
+        assert!(error.ends_with("snapshot-stall, memory, restart"), "{error}");
     }
 
     #[test]

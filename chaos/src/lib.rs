@@ -2,7 +2,10 @@
 //!
 //! The rig starts real clusters, kills and pauses their processes while clients work, and judges
 //! the recorded history. It uses the product as anybody else would, through its command line and
-//! its REST interface, and shares no code with it.
+//! its REST interface, and shares no code with it, so that one error cannot hide in both.
+//!
+//! One thing is shared: `bench etcd` builds commands with the message types of `palisade-state`,
+//! since it speaks the replicas' own protocol. No check uses them.
 
 mod bench;
 pub mod checks;

@@ -1,6 +1,7 @@
 //! Figures. A benchmark measures and never asserts.
 
 mod apply;
+pub(crate) mod etcd;
 mod failover;
 mod latency;
 mod start;
@@ -15,6 +16,9 @@ use crate::{
     rig::{self, Binary, Folder, Rig},
 };
 
+/// The exit status when something could not be measured.
+const INCOMPLETE: u8 = 3;
+
 /// What to measure with.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -28,6 +32,7 @@ pub(crate) struct Options {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
     Lower,
+    Higher,
 }
 
 /// One figure.
@@ -132,7 +137,7 @@ pub(crate) async fn smoke(options: &Options) -> Result<u8> {
             show("fail-over", failover::measure(&rig, if options.quick { 3 } else { 10 }).await);
         }
     }
-    Ok(if failed { 3 } else { 0 })
+    Ok(if failed { INCOMPLETE } else { 0 })
 }
 
 async fn cluster(binary: &Binary, folder: &Folder) -> Result<Rig> {

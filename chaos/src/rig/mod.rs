@@ -29,9 +29,10 @@ use crate::{
     proc,
 };
 
-pub(crate) use commands::{Binary, words};
+pub(crate) use commands::{Binary, Ports, init, serve, words};
 pub(crate) use member::{Member, start_no_more};
-pub(crate) use status::Status;
+pub(crate) use ports::free as free_ports;
+pub(crate) use status::{Status, ask as ask_status};
 pub(crate) use workload::{Instance, hello, register, register_value};
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -54,11 +55,18 @@ pub(crate) struct Folder {
 impl Folder {
     /// A new one in the system's temporary directory.
     pub(crate) fn new() -> Result<Self> {
-        let dir = tempfile::Builder::new()
-            .prefix("palisade-chaos-")
-            .tempdir()
-            .context("cannot make a temporary directory")?;
-        Ok(Self { path: dir.keep(), kept: false })
+        Self::new_in(None)
+    }
+
+    /// A new one in a directory, or in the system's temporary one.
+    pub(crate) fn new_in(parent: Option<&Path>) -> Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("palisade-chaos-");
+        let dir = match parent {
+            Some(parent) => builder.tempdir_in(parent),
+            None => builder.tempdir(),
+        };
+        Ok(Self { path: dir.context("cannot make a temporary directory")?.keep(), kept: false })
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -1,0 +1,208 @@
+//! Deliveries: one writer, and many watchers that see each of its writes. The next write begins
+//! when the last watcher has seen the one before.
+//!
+//! Watchers share 16 connections. On etcd those of a connection share one stream, as etcd's own
+//! client does it; on Palisade each watch is a call of its own.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use futures::{SinkExt, channel::mpsc, future::try_join_all};
+use tokio::{sync::Notify, task::JoinHandle};
+
+use super::{
+    client::{Client, TABLE},
+    cluster::Cluster,
+    load::{self, CONNECTIONS_MAX, Loaded, Plan, Window, value},
+    wire::{
+        etcd::{WatchCreateRequest, WatchRequest as EtcdWatch, watch_request::RequestUnion},
+        store::{WatchRequest, watch_reply::Event},
+    },
+};
+use crate::clock::{self, Clock};
+
+/// What is watched.
+const PREFIX: &[u8] = b"watched/";
+const PREFIX_END: &[u8] = b"watched0";
+const EVENT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How many deliveries there were, and a bell for when it is enough.
+#[derive(Default)]
+struct Seen {
+    deliveries: AtomicU64,
+    wanted: AtomicU64,
+    bell: Notify,
+}
+
+impl Seen {
+    fn add(&self, count: u64) {
+        let now = self.deliveries.fetch_add(count, Ordering::AcqRel) + count;
+        if now >= self.wanted.load(Ordering::Acquire) {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Waits until there were so many.
+    async fn until(&self, wanted: u64) -> Result<()> {
+        self.wanted.store(wanted, Ordering::Release);
+        let clock = Clock::start();
+        while self.deliveries.load(Ordering::Acquire) < wanted {
+            let left = EVENT_LIMIT.checked_sub(clock.elapsed());
+            let left = left.with_context(|| {
+                let seen = self.deliveries.load(Ordering::Acquire);
+                format!("{seen} of {wanted} deliveries came")
+            })?;
+            clock::within(left.min(Duration::from_millis(100)), self.bell.notified()).await;
+        }
+        Ok(())
+    }
+}
+
+/// Ends the watchers when it is dropped.
+struct Watchers(Vec<JoinHandle<Result<()>>>);
+
+impl Drop for Watchers {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Watches with that many clients, and writes as long as the plan says.
+pub(super) async fn run(cluster: &Cluster, leader: usize, plan: Plan) -> Result<Loaded> {
+    let seen = Arc::new(Seen::default());
+    let watchers = watch_all(cluster, leader, plan.clients, &seen).await?;
+    let mut writer = load::connect(cluster, leader, 1).await?.pop().context("no connection")?;
+    let window = Window::start(&plan);
+    let (mut loaded, mut number) = (Loaded::default(), 0);
+    while !window.is_over() {
+        number += 1;
+        let key = [PREFIX, format!("{:03}", number % 100).as_bytes()].concat();
+        let began = Clock::start();
+        let put = writer.put((key, value(number))).await;
+        put.map_err(|failure| anyhow!("{failure}"))?;
+        if let Err(error) = seen.until(number * plan.clients as u64).await {
+            for watcher in &watchers.0 {
+                if watcher.is_finished() {
+                    bail!("a watcher ended: {error}");
+                }
+            }
+            return Err(error);
+        }
+        window.note(&began, plan.clients as u64, &mut loaded);
+    }
+    let (all, expected) = (seen.deliveries.load(Ordering::Acquire), number * plan.clients as u64);
+    if all != expected {
+        bail!("{all} deliveries, and {expected} were due");
+    }
+    Ok(loaded)
+}
+
+async fn watch_all(
+    cluster: &Cluster,
+    leader: usize,
+    count: usize,
+    seen: &Arc<Seen>,
+) -> Result<Watchers> {
+    let connections = load::connect(cluster, leader, count.clamp(1, CONNECTIONS_MAX)).await?;
+    let shares: Vec<usize> = (0..connections.len())
+        .map(|place| count / connections.len() + usize::from(place < count % connections.len()))
+        .collect();
+    let mut watchers = Watchers(Vec::new());
+    for (client, share) in connections.into_iter().zip(shares) {
+        let more = match client {
+            Client::Etcd { watch, .. } => vec![etcd(watch, share, seen.clone()).await?],
+            Client::Ours(store) => {
+                try_join_all((0..share).map(|_| ours(store.clone(), seen.clone()))).await?
+            }
+        };
+        watchers.0.extend(more);
+    }
+    Ok(watchers)
+}
+
+type EtcdClient = super::wire::etcd::watch_client::WatchClient<tonic::transport::Channel>;
+
+/// That many watches on one stream.
+async fn etcd(
+    mut client: EtcdClient,
+    count: usize,
+    seen: Arc<Seen>,
+) -> Result<JoinHandle<Result<()>>> {
+    let (mut requests, receiver) = mpsc::channel(count);
+    for _ in 0..count {
+        let create = WatchCreateRequest {
+            key: PREFIX.into(),
+            range_end: PREFIX_END.into(),
+            ..WatchCreateRequest::default()
+        };
+        let request = EtcdWatch { request_union: Some(RequestUnion::CreateRequest(create)) };
+        requests.send(request).await.context("the stream ended")?;
+    }
+    let mut replies = client.watch(receiver).await.context("the watch was refused")?.into_inner();
+    let mut created = 0;
+    while created < count {
+        let reply = replies.message().await.context("the watch broke")?;
+        created += usize::from(reply.context("the watch ended")?.created);
+    }
+    Ok(clock::spawn(async move {
+        // The stream lives as long as its requests may come.
+        let _requests = requests;
+        while let Some(reply) = replies.message().await.context("the watch broke")? {
+            if reply.canceled {
+                bail!("a watch was cancelled: {}", reply.cancel_reason);
+            }
+            seen.add(reply.events.len() as u64);
+        }
+        bail!("the watch ended")
+    }))
+}
+
+/// One watch.
+async fn ours(
+    mut store: super::client::OurStore,
+    seen: Arc<Seen>,
+) -> Result<JoinHandle<Result<()>>> {
+    let request = WatchRequest {
+        table: TABLE.to_owned(),
+        start: PREFIX.into(),
+        end: Some(PREFIX_END.into()),
+        ..WatchRequest::default()
+    };
+    let mut replies = store.watch(request).await.context("the watch was refused")?.into_inner();
+    Ok(clock::spawn(async move {
+        while let Some(reply) = replies.message().await.context("the watch broke")? {
+            match reply.event {
+                Some(Event::Changes(changes)) => seen.add(changes.rows.len() as u64),
+                Some(Event::Reset(_)) => bail!("a watch was reset: its watcher was too slow"),
+                None => {}
+            }
+        }
+        bail!("the watch ended")
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_writer_waits_for_the_last_delivery() {
+        let seen = Arc::new(Seen::default());
+        let counter = seen.clone();
+        let task = clock::spawn(async move {
+            for _ in 0..10 {
+                counter.add(1);
+                tokio::task::yield_now().await;
+            }
+        });
+        seen.until(10).await.unwrap();
+        assert_eq!(seen.deliveries.load(Ordering::Acquire), 10);
+        task.await.unwrap();
+    }
+}
