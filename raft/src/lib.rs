@@ -39,6 +39,7 @@ mod start;
 mod stop;
 #[cfg(test)]
 mod storage_tests;
+mod store;
 mod types;
 
 pub use identity::{Identity, IdentityError};

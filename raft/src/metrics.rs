@@ -27,6 +27,7 @@ pub(crate) enum Refused {
     Cluster,
     Epoch,
     Replica,
+    Service,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -52,6 +53,7 @@ pub struct Metrics {
     pub(crate) snapshots_sent: Counter,
     pub(crate) append_streams: Counter,
     pub(crate) peers_lost: Counter,
+    pub(crate) watches_reset: Counter,
     pub(crate) peers_refused: Family<RefusedLabel, Counter>,
 }
 
@@ -122,6 +124,7 @@ impl Metrics {
         add("snapshots_sent", "Snapshots sent to a follower", &self.snapshots_sent);
         add("append_streams", "Append streams begun or tried as leader", &self.append_streams);
         add("peers_lost", "Times that a peer could no longer be reached", &self.peers_lost);
+        add("watches_reset", "Watches that were too slow and were reset", &self.watches_reset);
         registry.register(
             "elections",
             "Elections started by a failure detector, by cause",

@@ -16,7 +16,6 @@ use openraft::{AsyncRuntime, errors::ClientWriteError, raft::ClientWriteResult};
 use palisade_state::{
     Command, Outcome, Published, Rt,
     command::{Entry, Form, Kind, Tick},
-    limits::TXN_BYTES_MAX,
 };
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -25,6 +24,7 @@ use crate::{
     leadership::Leadership,
     machine::Shared,
     refusal::Refusal,
+    store::admit,
     types::{FnResponder, Payload, Raft, TypeConfig},
     wal::Handle,
 };
@@ -35,20 +35,44 @@ const ENTRY_COMMANDS_MAX: usize = 4096;
 /// Commands that may wait for the proposer.
 const QUEUE: usize = 16 * 1024;
 
-type Answer = oneshot::Sender<Result<Outcome, Refusal>>;
+/// Bytes of commands that are proposed and not answered, at most; who proposes more waits.
+const BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Whoever waits for an outcome.
+pub(crate) enum Answer {
+    /// One caller.
+    One(oneshot::Sender<Result<Outcome, Refusal>>),
+    /// A stream of callers; the number is the request's.
+    Many(u64, mpsc::OwnedPermit<(u64, Result<Outcome, Refusal>)>),
+    /// Nobody, by intention.
+    Nobody,
+}
+
+impl Answer {
+    /// Answers.
+    pub(crate) fn send(self, result: Result<Outcome, Refusal>) {
+        match self {
+            Self::One(answer) => drop(answer.send(result)),
+            Self::Many(id, place) => drop(place.send((id, result))),
+            Self::Nobody => {}
+        }
+    }
+}
+
+/// Whoever waits, and the room that its command takes.
+type Waiter = (Answer, Option<OwnedSemaphorePermit>);
 
 /// A command that waits.
 struct Proposal {
     command: Command,
     bytes: usize,
-    /// `None`: nobody waits, by intention.
-    answer: Option<Answer>,
+    waiter: Waiter,
 }
 
 impl Proposal {
     /// Whether who proposed it has gone away: it was told that its fate is unknown, and need not become known.
     fn is_abandoned(&self) -> bool {
-        self.answer.as_ref().is_some_and(oneshot::Sender::is_closed)
+        matches!(&self.waiter.0, Answer::One(answer) if answer.is_closed())
     }
 
     fn stands_alone(&self) -> bool {
@@ -58,35 +82,50 @@ impl Proposal {
 
 /// The way to the proposer.
 #[derive(Clone)]
-pub(crate) struct Proposer(mpsc::Sender<Proposal>);
+pub(crate) struct Proposer {
+    queue: mpsc::Sender<Proposal>,
+    room: Arc<Semaphore>,
+}
 
 /// What waits for the proposer.
 pub(crate) struct Waiting(mpsc::Receiver<Proposal>);
 
 impl Proposer {
     pub(crate) fn new() -> (Self, Waiting) {
-        let (tx, rx) = mpsc::channel(QUEUE);
-        (Self(tx), Waiting(rx))
+        let (queue, waiting) = mpsc::channel(QUEUE);
+        (Self { queue, room: Arc::new(Semaphore::new(BYTES_MAX)) }, Waiting(waiting))
     }
 
     /// Proposes here; refused unless this replica leads.
     pub(crate) async fn propose(&self, command: Command) -> Result<Outcome, Refusal> {
-        let bytes = command.encoded_len();
-        if bytes > TXN_BYTES_MAX {
-            let what = format!("a command of {bytes} bytes, and {TXN_BYTES_MAX} is the most");
-            return Err(Refusal::TooLarge(what));
-        }
         let (answer, answered) = oneshot::channel();
-        let sent = self.0.send(Proposal { command, bytes, answer: Some(answer) }).await;
-        sent.map_err(|_| Refusal::Unavailable("it is stopping".to_owned()))?;
+        self.submit(command, Answer::One(answer)).await;
         answered.await.unwrap_or(Err(Refusal::Unknown))
+    }
+
+    /// Proposes here, and goes on as soon as there is room for more; the answer comes when it comes.
+    pub(crate) async fn submit(&self, command: Command, answer: Answer) {
+        let bytes = command.encoded_len();
+        if let Err(refusal) = admit::check(&command, bytes) {
+            return answer.send(Err(refusal));
+        }
+        let stopping = Refusal::Unavailable("it is stopping".to_owned());
+        let room = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let Ok(room) = self.room.clone().acquire_many_owned(room).await else {
+            return answer.send(Err(stopping));
+        };
+        let proposal = Proposal { command, bytes, waiter: (answer, Some(room)) };
+        if let Err(mpsc::error::SendError(proposal)) = self.queue.send(proposal).await {
+            proposal.waiter.0.send(Err(stopping));
+        }
     }
 
     /// Lets time pass, without waiting for it.
     pub(crate) fn tick(&self) {
         let command: Command = Kind::Tick(Tick {}).into();
+        let bytes = command.encoded_len();
         // A full queue lets time pass by itself.
-        let _ = self.0.try_send(Proposal { bytes: command.encoded_len(), command, answer: None });
+        let _ = self.queue.try_send(Proposal { command, bytes, waiter: (Answer::Nobody, None) });
     }
 }
 
@@ -149,48 +188,42 @@ fn take_group(waiting: &mut VecDeque<Proposal>) -> Vec<Proposal> {
     group
 }
 
-fn send(answer: Option<Answer>, result: Result<Outcome, Refusal>) {
-    if let Some(answer) = answer {
-        let _ = answer.send(result);
-    }
-}
-
 /// Those who wait for an entry; whoever takes them answers them.
-type Held = Mutex<Option<Vec<Option<Answer>>>>;
+type Held = Mutex<Option<Vec<Waiter>>>;
 
-fn take(held: &Held) -> Vec<Option<Answer>> {
+fn take(held: &Held) -> Vec<Waiter> {
     held.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
 }
 
 fn refuse(waiting: impl Iterator<Item = Proposal>, refusal: &Refusal) {
     for proposal in waiting {
-        send(proposal.answer, Err(refusal.clone()));
+        proposal.waiter.0.send(Err(refusal.clone()));
     }
 }
 
 /// Hands the outcomes of one entry to those who wait for them.
 fn answer<R: AsyncRuntime>(
-    answers: Vec<Option<Answer>>,
+    waiters: Vec<Waiter>,
     result: ClientWriteResult<TypeConfig<R>>,
     shared: &Shared,
 ) {
     let refusal = match result {
         Ok(response) => {
             let mut outcomes = response.data.0.into_iter();
-            for answer in answers {
-                send(answer, outcomes.next().ok_or(Refusal::Unknown));
+            for (answer, _room) in waiters {
+                answer.send(outcomes.next().ok_or(Refusal::Unknown));
             }
             return;
         }
         Err(ClientWriteError::ForwardToLeader(_)) => Refusal::NotLeader,
         Err(error) => {
             tracing::debug!(error = %error, "the fate of an entry is unknown");
-            shared.metrics.outcomes_unknown.inc_by(answers.len() as u64);
+            shared.metrics.outcomes_unknown.inc_by(waiters.len() as u64);
             Refusal::Unknown
         }
     };
-    for answer in answers {
-        send(answer, Err(refusal.clone()));
+    for (answer, _room) in waiters {
+        answer.send(Err(refusal.clone()));
     }
 }
 
@@ -250,22 +283,22 @@ impl<R: AsyncRuntime> Leader<R> {
         group: Vec<Proposal>,
         slot: OwnedSemaphorePermit,
     ) {
-        let (commands, answers): (Vec<_>, Vec<_>) =
-            group.into_iter().map(|proposal| (proposal.command, proposal.answer)).unzip();
+        let (commands, waiters): (Vec<_>, Vec<_>) =
+            group.into_iter().map(|proposal| (proposal.command, proposal.waiter)).unzip();
         self.shared.metrics.entries_proposed.inc();
         self.shared.metrics.commands_proposed.inc_by(commands.len() as u64);
         let payload = self.entry(stamp, term, commands);
         let shared = self.shared.clone();
-        let answers = Arc::new(Mutex::new(Some(answers)));
-        let held = answers.clone();
+        let waiters = Arc::new(Mutex::new(Some(waiters)));
+        let held = waiters.clone();
         let responder = FnResponder::new(move |result| {
             answer::<R>(take(&held), result, &shared);
             drop(slot);
         });
         if let Err(fatal) = self.raft.write(payload).with_leader(term).responder(responder).await {
             tracing::debug!(error = %fatal, "proposing to a replica that has stopped");
-            for answer in take(&answers) {
-                send(answer, Err(Refusal::NotLeader));
+            for (answer, _room) in take(&waiters) {
+                answer.send(Err(Refusal::NotLeader));
             }
         }
     }
@@ -320,7 +353,7 @@ mod tests {
     fn waiting(commands: Vec<Command>) -> VecDeque<Proposal> {
         let proposal = |command: Command| {
             let bytes = command.encoded_len();
-            Proposal { command, bytes, answer: None }
+            Proposal { command, bytes, waiter: (Answer::Nobody, None) }
         };
         commands.into_iter().map(proposal).collect()
     }

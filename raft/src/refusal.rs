@@ -17,6 +17,8 @@ pub(crate) enum Refusal {
     TooLarge(String),
     /// The replica is stopping or has a fault.
     Unavailable(String),
+    /// It would be refused everywhere.
+    Invalid(String),
 }
 
 type Why = wire::refusal::Why;
@@ -29,6 +31,7 @@ impl From<Refusal> for wire::Refusal {
             Refusal::NoSpace => (Why::NoSpace, String::new()),
             Refusal::TooLarge(what) => (Why::TooLarge, what),
             Refusal::Unavailable(what) => (Why::Unavailable, what),
+            Refusal::Invalid(what) => (Why::Invalid, what),
         };
         Self { why: why.into(), detail }
     }
@@ -44,6 +47,7 @@ impl From<wire::Refusal> for Refusal {
             Ok(Why::NoSpace) => Self::NoSpace,
             Ok(Why::TooLarge) => Self::TooLarge(detail),
             Ok(Why::Unavailable) => Self::Unavailable(detail),
+            Ok(Why::Invalid) => Self::Invalid(detail),
         }
     }
 }
@@ -57,6 +61,7 @@ impl Refusal {
             Self::NoSpace => StoreError::NoSpace,
             Self::TooLarge(what) => StoreError::TooLarge(what),
             Self::Unavailable(what) => StoreError::Unavailable(what),
+            Self::Invalid(what) => StoreError::Invalid(what),
         }
     }
 }

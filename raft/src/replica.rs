@@ -27,7 +27,7 @@ use crate::{
     machine::Shared,
     metrics::Metrics,
     options::{FormError, Member, Tuning, nodes},
-    peer::{PeerApi, PeerTls, TlsError, TlsState, local::Here},
+    peer::{PeerApi, PeerTls, TlsError, TlsState},
     progress::Progress,
     proposer::Proposer,
     reads::Reads,
@@ -65,26 +65,6 @@ pub struct Replica<R: AsyncRuntime = TokioExecutor> {
 pub(crate) struct End {
     pub(crate) serving: Option<oneshot::Sender<()>>,
     pub(crate) wal: Option<Running>,
-}
-
-/// What followers may ask of this replica.
-pub(crate) struct Answering<R: AsyncRuntime> {
-    pub(crate) raft: Raft<R>,
-    pub(crate) proposer: Proposer,
-    pub(crate) reads: Reads,
-}
-
-impl<R: AsyncRuntime> Here for Answering<R> {
-    fn propose(&self, command: Command) -> BoxFuture<'static, Result<Outcome, Refusal>> {
-        let proposer = self.proposer.clone();
-        Box::pin(async move { proposer.propose(command).await })
-    }
-
-    fn read_index(&self) -> BoxFuture<'static, Result<u64, Refusal>> {
-        let leads = self.raft.as_leader().is_ok();
-        let reads = self.reads.clone();
-        Box::pin(async move { if leads { reads.index().await } else { Err(Refusal::NotLeader) } })
-    }
 }
 
 /// Whether proposing a command twice does no more than proposing it once.

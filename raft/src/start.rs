@@ -28,10 +28,11 @@ use crate::{
     progress::Progress,
     proposer::{self, Leader, Proposer},
     reads::{Reads, Rounds},
-    replica::{Answering, End, Replica},
+    replica::{End, Replica},
     schedule::Schedule,
     snapshots::{Found, SnapshotStore},
     stop::{Stop, spawn_until},
+    store::{Answering, Hub, Service},
     types::Raft,
     wal::{self, Driver, Handle, Hooks, Recovered, Running, Wal},
 };
@@ -241,8 +242,18 @@ impl<R: AsyncRuntime> Parts<R> {
         let (reads, readers) = Reads::new();
         let forwarder = Arc::new(Forwarder::new(self.rt.clone(), self.peers.clone(), metrics));
         let (detector, ended) = Detector::new(self.rt.clone());
-        let here =
-            Answering { raft: self.raft.clone(), proposer: proposer.clone(), reads: reads.clone() };
+        let store = Service(Arc::new(Answering {
+            raft: self.raft.clone(),
+            me: self.identity.replica.0,
+            rt: self.rt.clone(),
+            patience: self.tuning.patience,
+            proposer: proposer.clone(),
+            reads: reads.clone(),
+            leadership: leadership.clone(),
+            progress: self.shared.progress.clone(),
+            published: self.published.clone(),
+            hub: Hub::new(self.rt.clone(), self.published.clone(), self.shared.metrics.clone()),
+        }));
         let api: Arc<dyn PeerApi> = Arc::new(Local {
             raft: self.raft.clone(),
             rt: self.rt.clone(),
@@ -250,11 +261,11 @@ impl<R: AsyncRuntime> Parts<R> {
             detector: detector.clone(),
             snapshots: self.shared.snapshots.clone(),
             metrics: self.shared.metrics.clone(),
-            here: Arc::new(here),
+            store: store.clone(),
             receiving: Arc::default(),
         });
         self.spawn_store(&stop, &wal, &leadership, &proposer, waiting, readers);
-        let (tls, serving) = self.serve(connected.serving, api.clone());
+        let (tls, serving) = self.serve(connected.serving, api.clone(), store);
         let end = Arc::new(Mutex::new(End { serving, wal: running }));
         let follower = leadership::Follower {
             raft: self.raft.clone(),
@@ -292,6 +303,7 @@ impl<R: AsyncRuntime> Parts<R> {
         &self,
         serving: Option<(TcpListener, Arc<TlsState>)>,
         api: Arc<dyn PeerApi>,
+        store: Service,
     ) -> (Option<Arc<TlsState>>, Option<oneshot::Sender<()>>) {
         let Some((listener, tls)) = serving else {
             return (None, None);
@@ -303,6 +315,7 @@ impl<R: AsyncRuntime> Parts<R> {
             identity: self.identity.clone(),
             metrics: self.shared.metrics.clone(),
             api,
+            store,
         };
         serve(listener, options, stopped);
         (Some(tls), Some(stop))

@@ -16,5 +16,6 @@ mod offline;
 mod quorum;
 mod restart;
 mod snapshots;
+mod store;
 mod support;
 mod wires;

@@ -10,6 +10,7 @@ use std::{
 use palisade_raft::{
     Identity, LogSizes, Member, PeerTls, Replica, ReplicaOptions, StartError, TokioRuntime, Tuning,
     disk::LockError,
+    peer::{Gateway, GatewayStore},
 };
 use palisade_state::{
     Command, Outcome, ReplicaId, Store, StoreError, Txn, View, command::Write, snapshot,
@@ -51,10 +52,17 @@ impl Ca {
     }
 
     pub fn issue(&self, id: u64) -> PeerTls {
+        let dns = vec![format!("replica-{id}.palisade.internal")];
+        self.named(dns, format!("palisade://{LINEAGE}/replica/{id}"))
+    }
+
+    pub fn gateway(&self, name: &str) -> PeerTls {
+        self.named(vec![], format!("palisade://{LINEAGE}/gateway/{name}"))
+    }
+
+    fn named(&self, dns: Vec<String>, uri: String) -> PeerTls {
         let key = KeyPair::generate().unwrap();
-        let mut params =
-            CertificateParams::new(vec![format!("replica-{id}.palisade.internal")]).unwrap();
-        let uri = format!("palisade://{LINEAGE}/replica/{id}");
+        let mut params = CertificateParams::new(dns).unwrap();
         params.subject_alt_names.push(SanType::URI(uri.try_into().unwrap()));
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -151,6 +159,13 @@ impl Cluster {
             })
             .collect();
         futures::future::join_all(forming).await;
+    }
+
+    /// A gateway's connection to a replica.
+    pub async fn gateway(&self, id: u64) -> GatewayStore {
+        let gateway = Gateway { name: "edge-1".into(), cluster: CLUSTER.into(), epoch: 0 };
+        let addr = self.node(id).addr.to_string();
+        gateway.connect(id, &addr, self.ca.gateway("edge-1")).await.unwrap()
     }
 
     pub fn members(&self) -> Vec<Member> {

@@ -88,6 +88,9 @@ pub enum StoreError {
     /// What was proposed is over a limit.
     #[error("too large: {0}")]
     TooLarge(String),
+    /// What was proposed breaks a rule and would be refused everywhere: a defect of its builder.
+    #[error("the command breaks a rule: {0}")]
+    Invalid(String),
     /// This replica is stopping or was removed from the cluster.
     #[error("this replica is not serving: {0}")]
     Unavailable(String),

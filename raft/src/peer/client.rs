@@ -46,14 +46,29 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const PROBE_LIMIT: Duration = Duration::from_millis(20);
 
 /// Adds who is calling to each request.
-#[derive(Clone)]
-struct Caller {
+#[derive(Clone, Debug)]
+pub struct Introduction {
     cluster: AsciiMetadataValue,
     epoch: AsciiMetadataValue,
     from: AsciiMetadataValue,
 }
 
-impl tonic::service::Interceptor for Caller {
+impl Introduction {
+    /// Says to be `from`, of this cluster and epoch.
+    pub(super) fn new(
+        cluster: &str,
+        epoch: u64,
+        from: &str,
+    ) -> Result<Self, tonic::metadata::errors::InvalidMetadataValue> {
+        Ok(Self {
+            cluster: cluster.parse()?,
+            epoch: epoch.to_string().parse()?,
+            from: from.parse()?,
+        })
+    }
+}
+
+impl tonic::service::Interceptor for Introduction {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         let metadata = request.metadata_mut();
         metadata.insert(CLUSTER, self.cluster.clone());
@@ -63,13 +78,13 @@ impl tonic::service::Interceptor for Caller {
     }
 }
 
-type Called = InterceptedService<Channel, Caller>;
+type Called = InterceptedService<Channel, Introduction>;
 
 /// [`Transport`] over tonic.
 pub(crate) struct TonicTransport {
     rt: Rt,
     tls: Arc<TlsState>,
-    caller: Caller,
+    caller: Introduction,
 }
 
 impl TonicTransport {
@@ -79,11 +94,8 @@ impl TonicTransport {
         tls: Arc<TlsState>,
         identity: &crate::Identity,
     ) -> Result<Self, tonic::metadata::errors::InvalidMetadataValue> {
-        let caller = Caller {
-            cluster: identity.cluster.parse()?,
-            epoch: identity.epoch.to_string().parse()?,
-            from: identity.replica.to_string().parse()?,
-        };
+        let from = identity.replica.to_string();
+        let caller = Introduction::new(&identity.cluster, identity.epoch, &from)?;
         Ok(Self { rt, tls, caller })
     }
 }
@@ -123,7 +135,7 @@ struct Inner {
     purpose: Purpose,
     rt: Rt,
     tls: Arc<TlsState>,
-    caller: Caller,
+    caller: Introduction,
     channel: Mutex<Option<Channel>>,
     /// The peer's last word was that this replica is to stay away: logged once.
     is_refused: AtomicBool,
@@ -152,29 +164,8 @@ impl Inner {
     }
 
     async fn connect(&self) -> Result<Channel, PeerError> {
-        let unreachable = |error: &dyn std::error::Error| {
-            PeerError::Unreachable(format!("{}: {}", self.addr, crate::fault::chain(error)))
-        };
-        let name = server_name(self.peer);
-        let endpoint = Endpoint::from_shared(format!("http://{name}"))
-            .map_err(|error| unreachable(&error))?
-            .initial_stream_window_size(4 * 1024 * 1024)
-            .initial_connection_window_size(16 * 1024 * 1024)
-            // Ends calls to a peer that is frozen with its connections open.
-            .http2_keep_alive_interval(KEEP_ALIVE)
-            .keep_alive_timeout(KEEP_ALIVE);
-        let (addr, tls) = (self.addr.clone(), self.tls.clone());
-        let connector = tower::service_fn(move |_: Uri| {
-            let (addr, tls, name) = (addr.clone(), tls.clone(), name.clone());
-            async move {
-                let tcp = TcpStream::connect(&addr).await?;
-                tcp.set_nodelay(true)?;
-                let name = ServerName::try_from(name).map_err(std::io::Error::other)?;
-                let stream = TlsConnector::from(tls.client()).connect(name, tcp).await?;
-                Ok::<_, std::io::Error>(TokioIo::new(stream))
-            }
-        });
-        endpoint.connect_with_connector(connector).await.map_err(|error| unreachable(&error))
+        let tls = self.tls.clone();
+        connect(self.peer, &self.addr, Arc::new(move || tls.client())).await
     }
 
     fn peer_client(self: &Arc<Self>) -> Answer<PeerClient<Called>> {
@@ -227,6 +218,37 @@ impl Inner {
             }
         }
     }
+}
+
+/// Connects to a replica; `tls` is asked for the configuration of each connection.
+pub(super) async fn connect(
+    peer: u64,
+    addr: &str,
+    tls: Arc<dyn Fn() -> Arc<rustls::ClientConfig> + Send + Sync>,
+) -> Result<Channel, PeerError> {
+    let unreachable = |error: &dyn std::error::Error| {
+        PeerError::Unreachable(format!("{addr}: {}", crate::fault::chain(error)))
+    };
+    let name = server_name(peer);
+    let endpoint = Endpoint::from_shared(format!("http://{name}"))
+        .map_err(|error| unreachable(&error))?
+        .initial_stream_window_size(4 * 1024 * 1024)
+        .initial_connection_window_size(16 * 1024 * 1024)
+        // Ends calls to a peer that is frozen with its connections open.
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE);
+    let to = addr.to_owned();
+    let connector = tower::service_fn(move |_: Uri| {
+        let (addr, tls, name) = (to.clone(), tls.clone(), name.clone());
+        async move {
+            let tcp = TcpStream::connect(&addr).await?;
+            tcp.set_nodelay(true)?;
+            let name = ServerName::try_from(name).map_err(std::io::Error::other)?;
+            let stream = TlsConnector::from(tls()).connect(name, tcp).await?;
+            Ok::<_, std::io::Error>(TokioIo::new(stream))
+        }
+    });
+    endpoint.connect_with_connector(connector).await.map_err(|error| unreachable(&error))
 }
 
 /// [`PeerApi`] over tonic.

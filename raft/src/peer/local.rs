@@ -2,10 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
+use futures::{FutureExt, StreamExt, stream::BoxStream};
 use openraft::{AsyncRuntime, async_runtime::WatchReceiver};
-use palisade_state::{Command, Outcome, Rt, port::timeout};
-use prost::Message;
+use palisade_state::{Rt, port::timeout};
 use tokio::sync::Mutex;
 
 use super::{Answer, Answers, PeerApi, PeerError, convert, wire};
@@ -13,29 +12,19 @@ use crate::{
     detector::Detector,
     fault::chain,
     metrics::Metrics,
-    refusal::Refusal,
     snapshot_file::SnapshotReceiver,
     snapshots::{SnapshotData, SnapshotStore, meta_of_head},
+    store::Service,
     types::{LogId, Raft, Snapshot, Vote, term_of},
     wal::Handle,
 };
 
-/// Commands of one follower that the leader works on at the same time.
-const STREAM_IN_FLIGHT_MAX: usize = 1024;
 const FULL_DISK_PAUSE: Duration = Duration::from_millis(200);
 /// How long the sender of a snapshot may say nothing.
 const CHUNK_LIMIT: Duration = Duration::from_secs(20);
 
 /// How long a snapshot waits for room before it is refused; the sender would begin again at once.
 const ROOM_LIMIT: Duration = Duration::from_secs(10);
-
-/// What the leader answers to followers' clients, here and without forwarding.
-pub(crate) trait Here: Send + Sync + 'static {
-    /// Proposes, if this replica leads.
-    fn propose(&self, command: Command) -> BoxFuture<'static, Result<Outcome, Refusal>>;
-    /// The index that a reader must wait for, if this replica leads.
-    fn read_index(&self) -> BoxFuture<'static, Result<u64, Refusal>>;
-}
 
 /// The local replica.
 pub(crate) struct Local<R: AsyncRuntime> {
@@ -45,36 +34,13 @@ pub(crate) struct Local<R: AsyncRuntime> {
     pub(crate) detector: Arc<Detector>,
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) here: Arc<dyn Here>,
+    pub(crate) store: Service,
     /// One snapshot is received at a time.
     pub(crate) receiving: Arc<Mutex<()>>,
 }
 
 fn failed(error: &dyn std::error::Error) -> PeerError {
     PeerError::Failed(chain(error))
-}
-
-fn propose_reply(id: u64, result: Result<Outcome, Refusal>) -> wire::ProposeReply {
-    use wire::propose_reply::Result as Reply;
-    let result = match result {
-        Ok(outcome) => Reply::Outcome(outcome.encode_to_vec().into()),
-        Err(refusal) => Reply::Refusal(refusal.into()),
-    };
-    wire::ProposeReply { id, result: Some(result) }
-}
-
-fn propose_here(
-    here: &Arc<dyn Here>,
-    request: wire::ProposeRequest,
-) -> BoxFuture<'static, wire::ProposeReply> {
-    let id = request.id;
-    match Command::decode(request.command) {
-        Ok(command) => here.propose(command).map(move |result| propose_reply(id, result)).boxed(),
-        Err(error) => {
-            let refusal = Refusal::Unavailable(format!("the command cannot be read: {error}"));
-            std::future::ready(propose_reply(id, Err(refusal))).boxed()
-        }
-    }
 }
 
 impl<R: AsyncRuntime> PeerApi for Local<R> {
@@ -177,28 +143,19 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
     }
 
     fn propose(&self, request: wire::ProposeRequest) -> Answer<wire::ProposeReply> {
-        propose_here(&self.here, request).map(Ok).boxed()
+        self.store.clone().propose(request, false).map(Ok).boxed()
     }
 
     fn propose_stream(
         &self,
         requests: BoxStream<'static, wire::ProposeRequest>,
     ) -> Answer<Answers<wire::ProposeReply>> {
-        let here = self.here.clone();
-        let replies = requests
-            .map(move |request| propose_here(&here, request))
-            .buffer_unordered(STREAM_IN_FLIGHT_MAX)
-            .map(Ok);
+        let replies = self.store.clone().propose_stream(requests, false).map(Ok);
         std::future::ready(Ok(replies.boxed())).boxed()
     }
 
     fn read_index(&self) -> Answer<wire::ReadIndexReply> {
-        use wire::read_index_reply::Result as Reply;
-        let answer = self.here.read_index().map(|result| match result {
-            Ok(index) => Reply::Index(index),
-            Err(refusal) => Reply::Refusal(refusal.into()),
-        });
-        answer.map(|result| Ok(wire::ReadIndexReply { result: Some(result) })).boxed()
+        self.store.clone().read_index().map(Ok).boxed()
     }
 }
 

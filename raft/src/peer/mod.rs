@@ -3,10 +3,14 @@
 //! [`PeerApi`] is one trait for both ends: the local replica answers it, and a client of a peer offers it. Tonic with
 //! mutual TLS connects the two in production; a simulation connects them by itself.
 
+mod caller;
 mod client;
 pub(crate) mod convert;
+mod gate;
+mod gateway;
 pub(crate) mod local;
 mod server;
+mod store_server;
 mod tls;
 
 #[cfg(test)]
@@ -16,7 +20,9 @@ use std::sync::Arc;
 
 use futures::{future::BoxFuture, stream::BoxStream};
 
+pub use self::client::Introduction;
 pub(crate) use self::client::TonicTransport;
+pub use self::gateway::{Gateway, GatewayStore};
 pub(crate) use self::server::{ServeOptions, serve};
 pub(crate) use self::tls::TlsState;
 pub use self::tls::{PeerTls, TlsError};

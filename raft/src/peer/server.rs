@@ -1,7 +1,4 @@
-//! Serving peers: accepts, checks who it is, and hands each call to the local [`PeerApi`].
-//!
-//! # Invariants
-//! - `PEER-2` No request is read before the caller's certificate, cluster, epoch and replica id were checked.
+//! Serving the peer port: accepts, checks who it is, and hands each call to the local replica.
 #![allow(
     clippy::disallowed_methods,
     reason = "the real network is on this side of the Transport port"
@@ -30,16 +27,19 @@ use tonic::{
 
 use super::{
     PeerApi, PeerError, TlsState,
-    client::{CLUSTER, EPOCH, FROM, MESSAGE_BYTES_MAX},
+    caller::Caller,
+    client::MESSAGE_BYTES_MAX,
+    gate::Gate,
+    store_server::StoreService,
     wire::{
         self,
         peer_server::{Peer, PeerServer},
-        store_server::{Store, StoreServer},
     },
 };
 use crate::{
     Identity,
     metrics::{Metrics, Refused, RefusedLabel},
+    store::Service,
 };
 
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
@@ -47,18 +47,14 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// A connection whose certificate was checked.
 struct PeerIo {
     stream: TlsStream<TcpStream>,
-    peer: VerifiedPeer,
+    caller: Caller,
 }
 
-/// The replica that a connection's certificate names.
-#[derive(Clone, Copy)]
-struct VerifiedPeer(u64);
-
 impl Connected for PeerIo {
-    type ConnectInfo = VerifiedPeer;
+    type ConnectInfo = Caller;
 
-    fn connect_info(&self) -> VerifiedPeer {
-        self.peer
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
     }
 }
 
@@ -102,54 +98,6 @@ impl AsyncWrite for PeerIo {
     }
 }
 
-/// Checks the metadata of each call.
-#[derive(Clone)]
-struct Gate {
-    identity: Arc<Identity>,
-    metrics: Arc<Metrics>,
-}
-
-impl Gate {
-    fn refuse(&self, why: Refused, message: String) -> Status {
-        self.metrics.peers_refused.get_or_create(&RefusedLabel { why }).inc();
-        tracing::warn!(reason = message, "a peer was refused");
-        Status::permission_denied(message)
-    }
-}
-
-impl tonic::service::Interceptor for Gate {
-    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let metadata = request.metadata();
-        let text = |key: &str| metadata.get(key).and_then(|v| v.to_str().ok()).unwrap_or_default();
-        let Identity { cluster, epoch, replica, .. } = self.identity.as_ref();
-        let (theirs, their_epoch) = (text(CLUSTER), text(EPOCH));
-        if theirs != cluster {
-            let message = format!(
-                "replica {replica} is of cluster {cluster}, and the caller is of cluster {theirs:?}: \
-                 it must not use this cluster's addresses"
-            );
-            return Err(self.refuse(Refused::Cluster, message));
-        }
-        if their_epoch != epoch.to_string() {
-            let message = format!(
-                "cluster {cluster} is in epoch {epoch}, and the caller is in epoch {their_epoch:?}: the older one \
-                 of the two was recovered or restored and must stay away"
-            );
-            return Err(self.refuse(Refused::Epoch, message));
-        }
-        let named = request.extensions().get::<VerifiedPeer>().map(|peer| peer.0.to_string());
-        if named.as_deref() != Some(text(FROM)) {
-            let message = format!(
-                "the caller says that it is replica {:?}, and its certificate names {}",
-                text(FROM),
-                named.as_deref().unwrap_or("nobody")
-            );
-            return Err(self.refuse(Refused::Replica, message));
-        }
-        Ok(request)
-    }
-}
-
 /// What serving needs.
 pub(crate) struct ServeOptions {
     pub(crate) rt: Rt,
@@ -157,11 +105,12 @@ pub(crate) struct ServeOptions {
     pub(crate) identity: Arc<Identity>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) api: Arc<dyn PeerApi>,
+    pub(crate) store: Service,
 }
 
 /// Serves peers on `listener` until `stop` fires or is dropped.
 pub(crate) fn serve(listener: TcpListener, options: ServeOptions, stop: oneshot::Receiver<()>) {
-    let ServeOptions { rt, tls, identity, metrics, api } = options;
+    let ServeOptions { rt, tls, identity, metrics, api, store } = options;
     let (tx, rx) = mpsc::channel(16);
     let (stop_accepting, accepting) = oneshot::channel::<()>();
     let accept = accept(listener, rt.clone(), tls, metrics.clone(), tx);
@@ -171,18 +120,16 @@ pub(crate) fn serve(listener: TcpListener, options: ServeOptions, stop: oneshot:
             futures::future::select(Box::pin(accept), accepting).await;
         }),
     );
-    let gate = Gate { identity, metrics };
-    let peer = PeerServer::new(Served(api.clone()))
+    let gate = Gate::of_peers(identity, metrics);
+    let peer = PeerServer::new(Served(api))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let store = StoreServer::new(Served(api))
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let peer = tonic::service::interceptor::InterceptedService::new(peer, gate.clone());
     let server = Server::builder()
         .initial_stream_window_size(4 * 1024 * 1024)
         .initial_connection_window_size(16 * 1024 * 1024)
-        .add_service(tonic::service::interceptor::InterceptedService::new(peer, gate.clone()))
-        .add_service(tonic::service::interceptor::InterceptedService::new(store, gate))
+        .add_service(peer)
+        .add_service(StoreService::new(store, gate.of_store()))
         .serve_with_incoming(
             tokio_stream::wrappers::ReceiverStream::new(rx).map(Ok::<_, io::Error>),
         );
@@ -230,7 +177,7 @@ async fn accept(
                     Err(why) => {
                         let label = RefusedLabel { why: Refused::Certificate };
                         metrics.peers_refused.get_or_create(&label).inc();
-                        tracing::warn!(from = %from, why, "a connection was refused: not a replica of this cluster");
+                        tracing::warn!(from = %from, why, "a connection was refused: neither a replica nor a gateway of this cluster");
                     }
                 }
             }),
@@ -251,8 +198,8 @@ async fn handshake(tcp: TcpStream, tls: &TlsState) -> Result<PeerIo, String> {
     })?;
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let leaf = certificates.first().ok_or("it has no certificate")?;
-    let peer = VerifiedPeer(tls.replica_of(leaf)?);
-    Ok(PeerIo { stream, peer })
+    let caller = tls.caller_of(leaf)?;
+    Ok(PeerIo { stream, caller })
 }
 
 /// Hands calls to the local replica.
@@ -269,7 +216,7 @@ impl From<PeerError> for Status {
 }
 
 /// The items of a request stream until it ends or breaks.
-fn whole<T: Send + 'static>(stream: Streaming<T>) -> BoxStream<'static, T> {
+pub(super) fn whole<T: Send + 'static>(stream: Streaming<T>) -> BoxStream<'static, T> {
     stream
         .map(Result::ok)
         .take_while(|item| std::future::ready(item.is_some()))
@@ -337,32 +284,5 @@ impl Peer for Served {
             .into_inner()
             .map(|chunk| chunk.map_err(|status| PeerError::Failed(status.message().to_owned())));
         one(self.0.snapshot(chunks.boxed())).await
-    }
-}
-
-#[tonic::async_trait]
-impl Store for Served {
-    async fn propose(
-        &self,
-        request: Request<wire::ProposeRequest>,
-    ) -> Result<Response<wire::ProposeReply>, Status> {
-        one(self.0.propose(request.into_inner())).await
-    }
-
-    type ProposeStreamStream = Replies<wire::ProposeReply>;
-
-    async fn propose_stream(
-        &self,
-        request: Request<Streaming<wire::ProposeRequest>>,
-    ) -> Result<Response<Self::ProposeStreamStream>, Status> {
-        let answers = self.0.propose_stream(whole(request.into_inner())).await?;
-        Ok(Response::new(replies(answers)))
-    }
-
-    async fn read_index(
-        &self,
-        _request: Request<wire::ReadIndexRequest>,
-    ) -> Result<Response<wire::ReadIndexReply>, Status> {
-        one(self.0.read_index()).await
     }
 }

@@ -3,14 +3,19 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use futures::{FutureExt, StreamExt, stream::BoxStream};
-use palisade_state::{ReplicaId, Rt};
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
+use palisade_state::{ReplicaId, Rt, View};
 use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::{net::TcpListener, sync::oneshot};
 
 use super::*;
-use crate::{Identity, Metrics, TokioRuntime};
+use crate::{
+    Identity, Metrics, TokioRuntime,
+    proposer::Proposer,
+    refusal::Refusal,
+    store::{At, Here, Hub, Service},
+};
 
 const LINEAGE: &str = "lineage-1";
 
@@ -40,6 +45,10 @@ impl Ca {
         }
     }
 
+    fn gateway(&self, name: &str) -> PeerTls {
+        self.issue(0, &format!("palisade://{LINEAGE}/gateway/{name}"))
+    }
+
     fn replica(&self, id: u64) -> PeerTls {
         self.issue(id, &format!("palisade://{LINEAGE}/replica/{id}"))
     }
@@ -54,7 +63,7 @@ fn identity(replica: u64) -> Identity {
     }
 }
 
-/// Answers a read with 42 and knows nothing else.
+/// Counts the entries of appends and knows nothing else.
 struct Stub;
 
 fn nothing<T: Send + 'static>() -> Answer<T> {
@@ -106,8 +115,43 @@ impl PeerApi for Stub {
     }
 
     fn read_index(&self) -> Answer<wire::ReadIndexReply> {
-        let result = Some(wire::read_index_reply::Result::Index(42));
-        std::future::ready(Ok(wire::ReadIndexReply { result })).boxed()
+        nothing()
+    }
+}
+
+/// Answers a read with 42 and knows nothing else.
+struct StubStore {
+    proposer: Proposer,
+    hub: Arc<Hub>,
+}
+
+impl StubStore {
+    fn new(rt: Rt) -> Self {
+        let published = palisade_state::Machine::default().published();
+        let hub = Hub::new(rt, published, Arc::new(Metrics::default()));
+        Self { proposer: Proposer::new().0, hub }
+    }
+}
+
+impl Here for StubStore {
+    fn proposer(&self) -> &Proposer {
+        &self.proposer
+    }
+
+    fn read_index(&self) -> BoxFuture<'static, Result<u64, Refusal>> {
+        std::future::ready(Ok(42)).boxed()
+    }
+
+    fn view(&self, _: At) -> BoxFuture<'static, Result<View, Refusal>> {
+        std::future::ready(Err(Refusal::NotLeader)).boxed()
+    }
+
+    fn leader_addr(&self) -> Option<String> {
+        None
+    }
+
+    fn hub(&self) -> &Arc<Hub> {
+        &self.hub
     }
 }
 
@@ -130,6 +174,7 @@ async fn served(ca: &Ca) -> Served {
         identity: Arc::new(identity(1)),
         metrics: Arc::new(Metrics::default()),
         api: Arc::new(Stub),
+        store: Service(Arc::new(StubStore::new(rt.clone()))),
     };
     let (stop, stopped) = oneshot::channel();
     serve(listener, options, stopped);
@@ -209,6 +254,92 @@ async fn an_agent_and_another_lineage_are_not_served() {
         let refused = served.client(state, &identity(2)).read_index().await.unwrap_err();
         assert!(!matches!(refused, PeerError::Refused(_)), "{uri} is not heard at all: {refused}");
     }
+}
+
+fn gateway(name: &str) -> Gateway {
+    Gateway { name: name.into(), cluster: "c1".into(), epoch: 3 }
+}
+
+impl Served {
+    /// What the gateway `who`, with the certificate of `of`, gets for a read.
+    async fn ask_as(&self, who: Gateway, of: PeerTls) -> Result<u64, String> {
+        let store = who.connect(1, &self.addr.to_string(), of).await;
+        let mut store = store.map_err(|error| error.to_string())?;
+        let asked = store.read_index(wire::ReadIndexRequest {});
+        match asked.await.map_err(|status| status.message().to_owned())?.into_inner().result {
+            Some(wire::read_index_reply::Result::Index(index)) => Ok(index),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_is_served_by_the_store() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    assert_eq!(served.ask_as(gateway("edge-1"), ca.gateway("edge-1")).await, Ok(42));
+}
+
+#[tokio::test]
+async fn a_gateway_is_refused_by_the_peer_service() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let mut peer =
+        gateway("edge-1").peer(1, &served.addr.to_string(), ca.gateway("edge-1")).await.unwrap();
+    let vote = peer.vote(wire::VoteRequest::default()).await.unwrap_err();
+    assert_eq!(vote.code(), tonic::Code::PermissionDenied);
+    assert!(vote.message().contains("gateway edge-1 may use the Store service"), "{vote}");
+    let append = peer.append(futures::stream::iter([wire::AppendRequest::default()])).await;
+    assert_eq!(append.unwrap_err().code(), tonic::Code::PermissionDenied);
+    let snapshot = peer.snapshot(futures::stream::iter([wire::SnapshotChunk::default()])).await;
+    assert_eq!(snapshot.unwrap_err().code(), tonic::Code::PermissionDenied);
+}
+
+#[tokio::test]
+async fn a_gateway_of_another_name_cluster_or_epoch_is_told() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let refused = |who, of| {
+        let asked = served.ask_as(who, of);
+        async move { asked.await.unwrap_err() }
+    };
+    let told = refused(gateway("edge-2"), ca.gateway("edge-1")).await;
+    assert!(told.contains("\"gateway/edge-2\"") && told.contains("names gateway edge-1"), "{told}");
+    let other = Gateway { cluster: "c2".into(), ..gateway("edge-1") };
+    let told = refused(other, ca.gateway("edge-1")).await;
+    assert!(told.contains("of cluster c1"), "{told}");
+    let older = Gateway { epoch: 2, ..gateway("edge-1") };
+    let told = refused(older, ca.gateway("edge-1")).await;
+    assert!(told.contains("epoch 3"), "{told}");
+    let told = refused(gateway("edge-1"), ca.replica(2)).await;
+    assert!(told.contains("names replica 2"), "a replica does not pass for a gateway: {told}");
+    let told = served.ask(ca.replica(2), 2, identity(2)).await;
+    assert_eq!(told, Ok(42), "and is served as itself");
+}
+
+#[tokio::test]
+async fn a_gateway_without_a_name_or_of_another_ca_is_not_heard() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    for tls in [ca.gateway("Edge"), ca.issue(0, "palisade://lineage-2/gateway/edge-1"), {
+        let mut other = Ca::new().gateway("edge-1");
+        other.ca_der = vec![ca.der.clone()];
+        other
+    }] {
+        let told = served.ask_as(gateway("edge-1"), tls).await.unwrap_err();
+        assert!(!told.contains("caller"), "it is not heard at all: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_of_somebody_unknown_is_refused() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let tls = ca.gateway("edge-1");
+    let store = gateway("edge-2").connect(1, &served.addr.to_string(), tls).await;
+    let request = wire::WatchRequest { table: "t".into(), ..wire::WatchRequest::default() };
+    let refused = store.unwrap().watch(request).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied);
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
-//! Mutual TLS 1.3 between replicas: who may connect, and as whom.
+//! Mutual TLS 1.3 on the peer port: who may connect, and as whom.
 //!
 //! # Invariants
-//! - `PEER-1` A connection is served only to the holder of a certificate of the cluster's own CA that names a replica
-//!   of this lineage (`palisade://<lineage>/replica/<id>`). Agents and operators have other names.
+//! - `PEER-1` A connection is served only to the holder of a certificate of the cluster's own CA that names a replica or
+//!   a gateway of this lineage (`palisade://<lineage>/replica/<id>`, `…/gateway/<name>`). Agents and operators have
+//!   other names.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use rustls_pki_types::{
     CertificateDer, PrivateKeyDer,
     pem::{Error as PemError, PemObject},
 };
-use x509_parser::{extensions::GeneralName, prelude::FromDer};
+
+use super::caller::Caller;
 
 /// A replica's TLS material, in DER.
 #[derive(Debug)]
@@ -127,19 +129,24 @@ impl TlsState {
         self.configs.load().client.clone()
     }
 
-    /// The replica that a verified certificate names.
-    pub(crate) fn replica_of(&self, leaf: &CertificateDer<'_>) -> Result<u64, String> {
-        replica_of(&self.lineage, leaf)
+    /// Whom a verified certificate names.
+    pub(crate) fn caller_of(&self, leaf: &CertificateDer<'_>) -> Result<Caller, String> {
+        Caller::of(&self.lineage, leaf)
     }
 }
 
 fn configs(lineage: &str, replica: u64, tls: PeerTls) -> Result<Configs, TlsError> {
     let leaf = tls.chain_der.first().ok_or_else(|| TlsError::NotMine("it is missing".into()))?;
-    match replica_of(lineage, leaf) {
-        Ok(named) if named == replica => build(tls),
-        Ok(named) => Err(TlsError::NotMine(format!("it names replica {named}"))),
+    match Caller::of(lineage, leaf) {
+        Ok(Caller::Replica(named)) if named == replica => build(tls),
+        Ok(named) => Err(TlsError::NotMine(format!("it names {named}"))),
         Err(why) => Err(TlsError::NotMine(why)),
     }
+}
+
+/// What somebody who is no replica connects with.
+pub(crate) fn client_config(tls: PeerTls) -> Result<Arc<ClientConfig>, TlsError> {
+    Ok(build(tls)?.client)
 }
 
 fn build(tls: PeerTls) -> Result<Configs, TlsError> {
@@ -167,28 +174,6 @@ fn build(tls: PeerTls) -> Result<Configs, TlsError> {
         .map_err(TlsError::Own)?;
     client.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Configs { server: Arc::new(server), client: Arc::new(client) })
-}
-
-fn replica_of(lineage: &str, leaf: &CertificateDer<'_>) -> Result<u64, String> {
-    let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(leaf)
-        .map_err(|error| format!("it cannot be read: {error}"))?;
-    let names = certificate
-        .subject_alternative_name()
-        .map_err(|error| format!("its names cannot be read: {error}"))?
-        .ok_or("it has no names")?;
-    let uri = names.value.general_names.iter().find_map(|name| match name {
-        GeneralName::URI(uri) if uri.starts_with("palisade://") => Some(*uri),
-        _ => None,
-    });
-    let uri = uri.ok_or("it names no palisade identity")?;
-    let rest = uri.trim_start_matches("palisade://");
-    match rest.split('/').collect::<Vec<_>>().as_slice() {
-        [of, "replica", id] if *of == lineage => {
-            id.parse().map_err(|_| format!("its name {uri} has no replica number"))
-        }
-        [of, "replica", _] => Err(format!("its lineage is {of}, and this is {lineage}")),
-        _ => Err(format!("its name {uri} is not a replica's")),
-    }
 }
 
 /// The name by which a replica's server is known to its peers.

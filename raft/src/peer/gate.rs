@@ -1,0 +1,101 @@
+//! Who is let in: cluster, epoch and name of the caller, before anything of the call is read.
+//!
+//! # Invariants
+//! - `PEER-2` No request is read before the caller's certificate, cluster, epoch and name were checked.
+//! - `PEER-3` A gateway is served by the Store service alone.
+
+use std::sync::Arc;
+
+use tonic::{Request, Status};
+
+use super::{
+    caller::Caller,
+    client::{CLUSTER, EPOCH, FROM},
+};
+use crate::{
+    Identity,
+    metrics::{Metrics, Refused, RefusedLabel},
+};
+
+/// Checks the metadata of each call to one service.
+#[derive(Clone)]
+pub(super) struct Gate {
+    identity: Arc<Identity>,
+    epoch: Arc<str>,
+    metrics: Arc<Metrics>,
+    /// Whether gateways may pass.
+    gateways: bool,
+}
+
+impl Gate {
+    /// The gate of the Peer service.
+    pub(super) fn of_peers(identity: Arc<Identity>, metrics: Arc<Metrics>) -> Self {
+        let epoch = identity.epoch.to_string().into();
+        Self { identity, epoch, metrics, gateways: false }
+    }
+
+    /// The gate of the Store service.
+    pub(super) fn of_store(self) -> Self {
+        Self { gateways: true, ..self }
+    }
+
+    fn refuse(&self, why: Refused, message: String) -> Status {
+        self.metrics.peers_refused.get_or_create(&RefusedLabel { why }).inc();
+        tracing::warn!(reason = message, "a caller was refused");
+        Status::permission_denied(message)
+    }
+
+    /// Whether a call with these headers, on a connection of this caller, may go on.
+    pub(super) fn check(
+        &self,
+        headers: &http::HeaderMap,
+        caller: Option<&Caller>,
+    ) -> Result<(), Status> {
+        let text = |key: &str| headers.get(key).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let Identity { cluster, replica, .. } = self.identity.as_ref();
+        let (theirs, their_epoch, from) = (text(CLUSTER), text(EPOCH), text(FROM));
+        if theirs != cluster {
+            let message = format!(
+                "replica {replica} is of cluster {cluster}, and the caller is of cluster {theirs:?}: \
+                 it must not use this cluster's addresses"
+            );
+            return Err(self.refuse(Refused::Cluster, message));
+        }
+        if their_epoch != self.epoch.as_ref() {
+            let epoch = &self.epoch;
+            let message = format!(
+                "cluster {cluster} is in epoch {epoch}, and the caller is in epoch {their_epoch:?}: the older one \
+                 of the two was recovered or restored and must stay away"
+            );
+            return Err(self.refuse(Refused::Epoch, message));
+        }
+        match caller {
+            Some(caller) if caller.is_named(from) => self.admit(caller),
+            _ => {
+                let named = caller.map_or_else(|| "nobody".to_owned(), Caller::to_string);
+                let message = format!(
+                    "the caller says that it is {from:?}, and its certificate names {named}"
+                );
+                Err(self.refuse(Refused::Replica, message))
+            }
+        }
+    }
+
+    fn admit(&self, caller: &Caller) -> Result<(), Status> {
+        match caller {
+            Caller::Gateway(name) if !self.gateways => {
+                let message = format!("gateway {name} may use the Store service, and no other");
+                Err(self.refuse(Refused::Service, message))
+            }
+            Caller::Gateway(_) | Caller::Replica(_) => Ok(()),
+        }
+    }
+}
+
+impl tonic::service::Interceptor for Gate {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let caller = request.extensions().get::<Caller>();
+        self.check(request.metadata().as_ref(), caller)?;
+        Ok(request)
+    }
+}
