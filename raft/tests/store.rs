@@ -10,7 +10,7 @@ use palisade_raft::peer::{
     },
 };
 use palisade_state::{
-    Command, Outcome, Txn,
+    Command, Outcome, Store, Txn,
     command::{Enqueue, Finish, Kind, Tick, Write},
     limits::VALUE_BYTES_MAX,
 };

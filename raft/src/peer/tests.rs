@@ -239,7 +239,7 @@ async fn a_replica_cannot_speak_for_another() {
     let ca = Ca::new();
     let served = served(&ca).await;
     let refused = served.ask(ca.replica(2), 2, identity(3)).await.unwrap_err().to_string();
-    assert!(refused.contains("\"3\"") && refused.contains("names 2"), "{refused}");
+    assert!(refused.contains("\"3\"") && refused.contains("names replica 2"), "{refused}");
 }
 
 #[tokio::test]
