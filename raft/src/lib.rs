@@ -15,6 +15,7 @@ pub mod wal;
 mod detector;
 mod fault;
 mod forward;
+pub mod history;
 mod identity;
 mod leadership;
 mod link;

@@ -20,10 +20,13 @@ use openraft::{
     AsyncRuntime, OptionalSend, RaftSnapshotBuilder,
     storage::{EntryResponder, RaftStateMachine},
 };
-use palisade_state::{Machine, Position, Retired, Rt, View};
+use palisade_state::{
+    Machine, Outcome, Position, Retired, Rt, Verdict, View, command::Kind,
+};
 
 use crate::{
     fault::{Fault, chain},
+    history::{Applied, Batch, Feeder},
     metrics::Metrics,
     progress::Progress,
     snapshots::{SnapshotData, SnapshotStore},
@@ -57,6 +60,13 @@ pub(crate) struct StateMachine {
     last_applied: Option<LogId>,
     membership: StoredMembership,
     shared: Arc<Shared>,
+    feeder: Feeder,
+    /// What history is told of the batch that is being applied.
+    told: Vec<Applied>,
+}
+
+fn was_applied(outcome: &Outcome) -> bool {
+    matches!(outcome.verdict, Some(Verdict::Applied(_)))
 }
 
 impl StateMachine {
@@ -65,13 +75,24 @@ impl StateMachine {
         machine: Machine,
         start: Option<(LogId, StoredMembership)>,
         shared: Arc<Shared>,
+        feeder: Feeder,
     ) -> Self {
         let (last_applied, membership) = match start {
             Some((last, membership)) => (Some(last), membership),
             None => (None, StoredMembership::default()),
         };
         shared.progress.reached(last_applied.map_or(0, |last| last.index));
-        Self { machine, last_applied, membership, shared }
+        let this =
+            Self { machine, last_applied, membership, shared, feeder, told: Vec::new() };
+        this.tell_of_what_was_not_applied();
+        this
+    }
+
+    /// History was not there for anything up to now.
+    fn tell_of_what_was_not_applied(&self) {
+        let Some(last) = self.last_applied.map(|last| last.index) else { return };
+        let before = self.machine.published().view();
+        self.feeder.push(Batch { before, first: last + 1, last, entries: vec![] });
     }
 
     fn apply_one(&mut self, entry: Entry) -> io::Result<Outcomes> {
@@ -79,7 +100,15 @@ impl StateMachine {
         let outcomes = match entry.payload {
             EntryPayload::Normal(payload) => {
                 let decoded = payload.decode().map_err(io::Error::other)?;
-                Outcomes(self.machine.apply(at, decoded).map_err(io::Error::other)?)
+                let first = decoded.commands.first().and_then(|command| command.kind.as_ref());
+                let writes = self.feeder.wants_entries() && matches!(first, Some(Kind::Txn(_)));
+                let outcomes = self.machine.apply(at, decoded).map_err(io::Error::other)?;
+                if writes && outcomes.iter().any(was_applied) {
+                    let applied = outcomes.iter().map(was_applied).collect();
+                    let (index, term) = (at.index, at.term);
+                    self.told.push(Applied { index, term, payload, applied });
+                }
+                Outcomes(outcomes)
             }
             EntryPayload::Blank => {
                 self.pass(at)?;
@@ -145,6 +174,8 @@ impl<R: AsyncRuntime> RaftStateMachine<TypeConfig<R>> for StateMachine {
     {
         let mut answers = Vec::new();
         let mut applied = 0;
+        let before = self.machine.published().view();
+        let first = self.last_applied.map_or(0, |last| last.index + 1);
         let ended = loop {
             let (entry, responder) = match entries.next().await {
                 None => break Ok(()),
@@ -162,6 +193,9 @@ impl<R: AsyncRuntime> RaftStateMachine<TypeConfig<R>> for StateMachine {
         for (responder, outcomes) in answers {
             responder.send(outcomes);
         }
+        let last = self.last_applied.map_or(0, |last| last.index);
+        let entries = std::mem::take(&mut self.told);
+        self.feeder.push(Batch { before, first, last, entries });
         if let Err(error) = &ended {
             self.shared.fault.raise(format!("apply: {}", chain(error)));
         }
@@ -188,6 +222,7 @@ impl<R: AsyncRuntime> RaftStateMachine<TypeConfig<R>> for StateMachine {
         self.last_applied = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         self.publish();
+        self.tell_of_what_was_not_applied();
         self.shared.metrics.snapshots_installed.inc();
         Ok(())
     }

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time
 use palisade_state::{ReplicaId, Rt};
 
 use crate::{
-    Disk, Identity, IdentityError, PeerTls, TlsError, peer::Transport, snapshots::SnapshotsError,
-    wal,
+    Disk, Identity, IdentityError, PeerTls, TlsError, history::HistorySizes, peer::Transport,
+    snapshots::SnapshotsError, wal,
 };
 
 /// Times and sizes. The defaults are for a local network and a disk that syncs in milliseconds.
@@ -38,6 +38,8 @@ pub struct Tuning {
     pub handover: Duration,
     /// The log's sizes.
     pub log: LogSizes,
+    /// How much history is kept.
+    pub history: HistorySizes,
 }
 
 /// Sizes of the log's files.
@@ -75,6 +77,7 @@ impl Default for Tuning {
             patience: Duration::from_secs(5),
             handover: Duration::from_secs(2),
             log: LogSizes::default(),
+            history: HistorySizes::default(),
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::{
     Identity,
     fault::Fault,
     forward::Forwarder,
+    history::{self, History},
     leadership::Leadership,
     machine::Shared,
     metrics::Metrics,
@@ -39,6 +40,9 @@ use crate::{
 
 /// How long to wait before asking again when nothing tells of a change.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a replica that stops waits for its history.
+const HISTORY_END_LIMIT: Duration = Duration::from_secs(5);
 
 /// One replica of the control plane.
 pub struct Replica<R: AsyncRuntime = TokioExecutor> {
@@ -58,6 +62,7 @@ pub struct Replica<R: AsyncRuntime = TokioExecutor> {
     pub(crate) tls: Option<Arc<TlsState>>,
     pub(crate) listening: Option<SocketAddr>,
     pub(crate) end: Arc<Mutex<End>>,
+    pub(crate) history: History,
 }
 
 /// What is taken away when the replica ends.
@@ -65,6 +70,7 @@ pub struct Replica<R: AsyncRuntime = TokioExecutor> {
 pub(crate) struct End {
     pub(crate) serving: Option<oneshot::Sender<()>>,
     pub(crate) wal: Option<Running>,
+    pub(crate) history: Option<history::Running>,
 }
 
 /// Whether proposing a command twice does no more than proposing it once.
@@ -150,6 +156,12 @@ impl<R: AsyncRuntime> Replica<R> {
             Some(state) => state.replace(self.identity.replica.0, tls),
             None => Ok(()),
         }
+    }
+
+    /// Its history, to be read.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// Takes a snapshot soon, whatever the policy says.
@@ -330,9 +342,9 @@ impl<R: AsyncRuntime> Replica<R> {
     pub async fn shutdown(&self) {
         self.hand_over().await;
         self.stop.set();
-        let (serving, wal) = {
+        let (serving, wal, history) = {
             let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-            (end.serving.take(), end.wal.take())
+            (end.serving.take(), end.wal.take(), end.history.take())
         };
         drop(serving);
         if self.raft.shutdown().await.is_err() {
@@ -340,6 +352,12 @@ impl<R: AsyncRuntime> Replica<R> {
         }
         self.progress().close();
         self.published.close();
+        self.history.close();
+        if let Some(history) = history
+            && timeout(self.rt.as_ref(), HISTORY_END_LIMIT, history.ended()).await.is_none()
+        {
+            tracing::warn!("history was not waited for: what it has not written is a gap");
+        }
         self.wal.close();
         if let Some(wal) = wal
             && self.shared.snapshots.disk.run("wal-stop", move || wal.stop()).await.is_err()

@@ -16,6 +16,7 @@ use crate::{
     disk::DirLock,
     fault::{Fault, chain},
     forward::Forwarder,
+    history::{self, Feed, Feeder, History, StartHistory},
     leadership::{self, Leadership},
     link::Links,
     log_store::LogStore,
@@ -181,7 +182,8 @@ impl<R: AsyncRuntime> Replica<R> {
     async fn start_here(options: ReplicaOptions) -> Result<Arc<Self>, StartError> {
         let config = options.tuning.openraft(&options.identity.cluster)?;
         let recovery = recover(&options).await?;
-        let ReplicaOptions { identity, wires, tuning, rt, .. } = options;
+        let ReplicaOptions { dir, disk, identity, wires, tuning, rt } = options;
+        let identity = Arc::new(identity);
         let connected = connect(&rt, &identity, wires).await?;
         let me = identity.replica.0;
         let metrics = Arc::new(Metrics::default());
@@ -199,7 +201,9 @@ impl<R: AsyncRuntime> Replica<R> {
             None => (Machine::default(), None),
         };
         let published = machine.published();
-        let machine = StateMachine::new(machine, start, shared.clone());
+        let feed = Arc::new(Feed::new(tuning.history.queue_bytes));
+        let feeder = Feeder::new(feed.clone(), !tuning.history.retention.versions.is_zero());
+        let machine = StateMachine::new(machine, start, shared.clone(), feeder);
         let peers = Arc::new(Peers::new(connected.transport.clone()));
         let factory = Factory {
             rt: rt.clone(),
@@ -210,8 +214,17 @@ impl<R: AsyncRuntime> Replica<R> {
         };
         let raft = Raft::<R>::new(me, config, factory, recovery.log, machine).await;
         let raft = raft.map_err(|fatal| StartError::Consensus(fatal.to_string()))?;
-        let parts =
-            Parts { identity: Arc::new(identity), tuning, rt, raft, shared, published, peers };
+        let (history, writing) = history::start(StartHistory {
+            rt: rt.clone(),
+            disk,
+            data: dir,
+            identity: identity.clone(),
+            published: published.clone(),
+            feed,
+            sizes: tuning.history,
+            reserve_bytes: tuning.log.reserve_bytes,
+        });
+        let parts = Parts { identity, tuning, rt, raft, shared, published, peers, history, writing };
         Ok(parts.assemble(connected, recovery.handle, recovery.running, recovery.log_bytes))
     }
 }
@@ -225,11 +238,13 @@ struct Parts<R: AsyncRuntime> {
     shared: Arc<Shared>,
     published: Arc<palisade_state::Published>,
     peers: Arc<Peers>,
+    history: History,
+    writing: Option<history::Running>,
 }
 
 impl<R: AsyncRuntime> Parts<R> {
     fn assemble(
-        self,
+        mut self,
         connected: Connected,
         wal: Handle,
         running: Option<Running>,
@@ -266,7 +281,8 @@ impl<R: AsyncRuntime> Parts<R> {
         });
         self.spawn_store(&stop, &wal, &leadership, &proposer, waiting, readers);
         let (tls, serving) = self.serve(connected.serving, api.clone(), store);
-        let end = Arc::new(Mutex::new(End { serving, wal: running }));
+        let history = self.writing.take();
+        let end = Arc::new(Mutex::new(End { serving, wal: running, history }));
         let follower = leadership::Follower {
             raft: self.raft.clone(),
             leadership: leadership.clone(),
@@ -296,6 +312,7 @@ impl<R: AsyncRuntime> Parts<R> {
             tls,
             listening: connected.listening,
             end,
+            history: self.history,
         })
     }
 

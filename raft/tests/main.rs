@@ -11,6 +11,7 @@ mod failover;
 mod fencing;
 mod formation;
 mod full_disk;
+mod history;
 mod load;
 mod offline;
 mod quorum;

@@ -61,6 +61,14 @@ fn chained(prev: &[u8], record: &AuditRecord) -> [u8; 32] {
     hasher.finalize().into()
 }
 
+impl AuditRecord {
+    /// Whether it is what its hash says; the record before it has the hash in `prev_hash`.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        chained(&self.prev_hash, self).as_slice() == self.hash
+    }
+}
+
 impl AuditChain {
     pub(crate) fn append(&mut self, body: AuditDraft, revision: u64, at_ms: u64) {
         self.last_seq += 1;

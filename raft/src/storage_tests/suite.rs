@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use crate::{
     Disk, TokioRuntime,
     fault::Fault,
+    history::{Feed, Feeder},
     log_store::LogStore,
     machine::{Shared, StateMachine},
     metrics::Metrics,
@@ -84,7 +85,12 @@ impl StoreBuilder<Config, LogStore, StateMachine, Guard> for Stores {
             snapshots: Arc::new(snapshots),
             applied_at: AtomicU64::new(0),
         });
-        let machine = StateMachine::new(Machine::default(), None, shared);
+        let machine = StateMachine::new(
+            Machine::default(),
+            None,
+            shared,
+            Feeder::new(Arc::new(Feed::new(1 << 20)), false),
+        );
         Ok((Guard { running, log: log.clone(), dir }, log, machine))
     }
 }

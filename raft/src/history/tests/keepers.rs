@@ -1,0 +1,238 @@
+//! The writer over a real directory: opened again, damaged, foreign, newer.
+#![allow(clippy::disallowed_methods, reason = "these tests run on the real clock and disk")]
+
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use palisade_state::{ReplicaId, Rt};
+
+use super::{World, put, write};
+use crate::{
+    Disk, Identity, TokioRuntime,
+    history::{
+        History, HistoryError, HistorySizes, RangeOf, Running, StartHistory, feed::Feed, start,
+    },
+};
+
+fn identity() -> Identity {
+    Identity {
+        cluster: "c1".into(),
+        lineage: "l1".into(),
+        epoch: 0,
+        replica: ReplicaId(1),
+    }
+}
+
+fn begin(data: &Path, world: &World, identity: Identity) -> (History, Option<Running>) {
+    let rt: Rt = Arc::new(TokioRuntime::current().unwrap());
+    start(StartHistory {
+        rt,
+        disk: Disk::real(),
+        data: data.to_owned(),
+        identity: Arc::new(identity),
+        published: world.published(),
+        feed: world.feed.clone(),
+        sizes: HistorySizes { linger: Duration::from_millis(1), ..HistorySizes::default() },
+        reserve_bytes: 0,
+    })
+}
+
+/// The world goes on with a new queue, as after a restart.
+fn restart(mut world: World) -> World {
+    let feed = Arc::new(Feed::new(1 << 20));
+    world.feeder = super::Feeder::new(feed.clone(), true);
+    world.feed = feed;
+    world
+}
+
+async fn end(history: &History, running: Option<Running>) {
+    history.close();
+    running.unwrap().ended().await;
+}
+
+async fn eventually(what: &str, mut look: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !look() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "never: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+async fn durable(history: &History, audit: u64) {
+    eventually("it is durable", || history.durable().audit >= audit).await;
+}
+
+/// A history of 300 records on the disk, and the world behind it.
+async fn written(data: &Path) -> World {
+    let mut world = World::new();
+    let (history, running) = begin(data, &world, identity());
+    world.tell(300);
+    for n in 0..50 {
+        world.apply(vec![write(vec![put("t", "k", &n.to_string())])], true);
+    }
+    durable(&history, 300).await;
+    end(&history, running).await;
+    assert!(history.status().audit.is_none(), "it is closed");
+    restart(world)
+}
+
+fn aside(data: &Path) -> usize {
+    let names = std::fs::read_dir(data).unwrap().flatten();
+    names.filter(|entry| entry.file_name().to_string_lossy().contains("aside")).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_durable_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = written(dir.path()).await;
+    let (history, running) = begin(dir.path(), &world, identity());
+    world.tell(10);
+    durable(&history, 310).await;
+    let page = history.audit(295, 100).await.unwrap();
+    assert_eq!(page.items.len(), 16);
+    let rows =
+        history.at(320, RangeOf { table: "t", limit: 10, ..RangeOf::default() }).await.unwrap();
+    assert_eq!(rows[0].value, b"19");
+    let past = history.versions("t", b"k").await.unwrap();
+    assert_eq!((past.versions.len(), past.gaps.len()), (49, 0));
+    let refused = history.at(9999, RangeOf { table: "t", ..RangeOf::default() }).await;
+    assert_eq!(refused, Err(HistoryError::NotReached { revision: 9999, current: 360 }));
+    assert_eq!(history.status().findings, Vec::<String>::new());
+    assert_eq!(aside(dir.path()), 0);
+    end(&history, running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_that_nobody_told_of_are_a_gap_that_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = written(dir.path()).await;
+    for _ in 0..5 {
+        world.apply(vec![write(vec![put("t", "k", "lost")])], false);
+    }
+    let (history, running) = begin(dir.path(), &world, identity());
+    world.apply(vec![write(vec![put("t", "k", "after")])], true);
+    eventually("it is known", || !history.status().gaps.is_empty()).await;
+    let refused = history.at(340, RangeOf { table: "t", ..RangeOf::default() }).await;
+    assert_eq!(refused, Err(HistoryError::Missing { revision: 340, from: 351, to: 355 }));
+    let rows = history.at(355, RangeOf { table: "t", limit: 9, ..RangeOf::default() }).await;
+    assert_eq!(rows.unwrap()[0].value, b"lost");
+    end(&history, running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_store_is_set_aside_and_begun_anew_from_the_window() {
+    // Whatever is done to its file: a clean start or a finding, and never the end of anything.
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = written(dir.path()).await;
+    let good = std::fs::read(dir.path().join("history/store/db")).unwrap();
+    let end_of_data = crate::disk::data_end(&good);
+    let mut anew = 0;
+    let cases = std::env::var("PALISADE_DAMAGE_CASES").ok().and_then(|n| n.parse().ok());
+    for case in 0..cases.unwrap_or(24_usize) {
+        let data = tempfile::tempdir().unwrap();
+        copy(&dir.path().join("history"), &data.path().join("history"));
+        let mut bytes = good.clone();
+        let at = (case * 7919 + 13) * 4099 % end_of_data;
+        match case % 4 {
+            0 => bytes.truncate(at),
+            1 => bytes[at..].iter_mut().take(4096).for_each(|byte| *byte = 0),
+            2 => bytes[at] ^= 0x10,
+            _ => bytes[at..].iter_mut().take(64).for_each(|byte| *byte ^= 0xff),
+        }
+        std::fs::write(data.path().join("history/store/db"), bytes).unwrap();
+        let (history, running) = begin(data.path(), &world, identity());
+        world.tell(1);
+        let last = world.view().last_audit();
+        durable(&history, last).await;
+        let mut next = Some(0);
+        let mut seen = 0;
+        while let Some(from) = next {
+            match history.audit(from, 1000).await {
+                Ok(page) => {
+                    seen += page.items.len();
+                    next = page.next;
+                }
+                Err(_) => {
+                    eventually("it begins anew", || aside(data.path()) > 0).await;
+                    durable(&history, last).await;
+                    (seen, next) = (0, Some(0));
+                }
+            }
+        }
+        assert_eq!(seen as u64, last, "case {case}: all of the window");
+        anew += aside(data.path());
+        end(&history, running).await;
+        world = restart(world);
+    }
+    println!("{anew} of the damaged stores were set aside, the others had lost nothing");
+    assert!(anew > 0, "none of the damage was found");
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_history_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = written(dir.path()).await;
+    let about = dir.path().join("history/about.json");
+    std::fs::write(&about, r#"{"format":7,"somethingNew":true}"#).unwrap();
+    let (history, running) = begin(dir.path(), &world, identity());
+    world.tell(1);
+    eventually("it says so", || !history.status().findings.is_empty()).await;
+    let found = history.status().findings.remove(0);
+    assert!(found.contains("has format 7") && found.contains("knows formats up to 1"), "{found}");
+    assert!(matches!(history.audit(0, 1).await, Err(HistoryError::Unavailable(_))));
+    end(&history, running).await;
+    assert_eq!(aside(dir.path()), 0);
+    assert!(std::fs::read_to_string(&about).unwrap().contains("somethingNew"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_of_another_lineage_or_another_past_is_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = written(dir.path()).await;
+    let other = Identity { lineage: "l2".into(), ..identity() };
+    let (history, running) = begin(dir.path(), &world, other);
+    eventually("it is set aside", || aside(dir.path()) == 1).await;
+    durable(&history, 300).await;
+    eventually("a finding", || history.status().findings.iter().any(|f| f.contains("set aside")))
+        .await;
+    end(&history, running).await;
+
+    let mut past = World::new();
+    past.apply(vec![write(vec![])], false);
+    let (history, running) =
+        begin(dir.path(), &past, Identity { lineage: "l2".into(), ..identity() });
+    past.tell(301);
+    eventually("it is set aside", || aside(dir.path()) == 2).await;
+    durable(&history, 301).await;
+    assert_eq!(history.audit(0, 1000).await.unwrap().items[0], *past.view().audit(0).next().unwrap());
+    end(&history, running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_in_use_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = written(dir.path()).await;
+    let store = dir.path().join("history/store");
+    let held = crate::history::sled_shelf::SledShelf::open(&store).unwrap();
+    let (history, running) = begin(dir.path(), &world, identity());
+    eventually("it waits", || !history.status().findings.is_empty()).await;
+    drop(held);
+    durable(&history, 300).await;
+    assert_eq!(aside(dir.path()), 0);
+    end(&history, running).await;
+}
