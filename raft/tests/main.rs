@@ -6,6 +6,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod absent;
+mod crash;
 mod damage;
 mod failover;
 mod fencing;

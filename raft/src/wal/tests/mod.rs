@@ -1,6 +1,7 @@
 mod crashes;
 mod damage;
 mod driver;
+mod kills;
 mod log;
 
 use std::path::{Path, PathBuf};
@@ -70,34 +71,36 @@ pub(super) fn vote(term: u64, node: u64) -> Record {
 
 /// What a log that took these records holds; the model that the real one is compared with.
 pub(super) fn fold(records: &[Record]) -> (State, Vec<EntryRecord>) {
-    let mut state = State::default();
-    let mut held: Vec<EntryRecord> = Vec::new();
-    for record in records {
-        match record {
-            Record::Append(entries) => {
-                held.extend(entries.iter().cloned());
-                state.last = held.last().map(EntryRecord::position).or(state.last);
+    let mut log = (State::default(), Vec::new());
+    records.iter().for_each(|record| fold_onto(&mut log, record));
+    log
+}
+
+/// Takes one more record into the model.
+pub(super) fn fold_onto((state, held): &mut (State, Vec<EntryRecord>), record: &Record) {
+    match record {
+        Record::Append(entries) => {
+            held.extend(entries.iter().cloned());
+            state.last = held.last().map(EntryRecord::position).or(state.last);
+        }
+        Record::Vote(vote) => state.vote = Some(*vote),
+        Record::Committed(position) => state.committed = Some(*position),
+        Record::TruncateAfter(after) => {
+            held.retain(|entry| after.is_some_and(|after| entry.index <= after.index));
+            if state.last.map(|last| last.index) > after.map(|after| after.index) {
+                state.last = *after;
             }
-            Record::Vote(vote) => state.vote = Some(*vote),
-            Record::Committed(position) => state.committed = Some(*position),
-            Record::TruncateAfter(after) => {
-                held.retain(|entry| after.is_some_and(|after| entry.index <= after.index));
-                if state.last.map(|last| last.index) > after.map(|after| after.index) {
-                    state.last = *after;
-                }
+        }
+        Record::Purge(to) => {
+            held.retain(|entry| entry.index > to.index);
+            if state.purged.is_none_or(|purged| purged.index < to.index) {
+                state.purged = Some(*to);
             }
-            Record::Purge(to) => {
-                held.retain(|entry| entry.index > to.index);
-                if state.purged.is_none_or(|purged| purged.index < to.index) {
-                    state.purged = Some(*to);
-                }
-                if state.last.is_none_or(|last| last.index < to.index) {
-                    state.last = Some(*to);
-                }
+            if state.last.is_none_or(|last| last.index < to.index) {
+                state.last = Some(*to);
             }
         }
     }
-    (state, held)
 }
 
 /// One record per entry, so that any prefix is something that a crash may leave.
