@@ -95,7 +95,9 @@ impl Rig {
     fn new(state: State) -> Self {
         let mut rig = Self { machine: Machine::new(state), spent: Duration::ZERO };
         if rig.machine.applied().index == 0 {
-            rig.entry(vec![Kind::Form(Form::default()).into()]);
+            rig.entry(vec![
+                Kind::Form(Form { cluster: "c".into(), lineage: "l".into(), epoch: 0 }).into(),
+            ]);
         }
         rig
     }

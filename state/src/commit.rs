@@ -97,6 +97,7 @@ fn judge<E>(outcome: Outcome) -> Result<Committed, CommitError<E>> {
         Some(Verdict::Superseded(superseded)) => Err(CommitError::Superseded(superseded)),
         Some(Verdict::IdempotencyMismatch(_)) => Err(CommitError::IdempotencyMismatch),
         Some(Verdict::Invalid(why)) => Err(CommitError::Invalid(why)),
+        Some(Verdict::TooLarge(large)) => Err(CommitError::Build(TxError::TooLarge(large.into()))),
         Some(Verdict::Dropped(_)) => {
             Err(CommitError::Invalid("a transaction is never dropped".to_owned()))
         }

@@ -33,6 +33,8 @@ pub struct IdempotencyRow {
 pub struct IdempotencyTable {
     pub(crate) rows: OrdMap<IdempotencyId, IdempotencyRow>,
     by_age: OrdMap<(u64, IdempotencyId), ()>,
+    /// How many left before their time, because there were too many.
+    pub(crate) evicted: u64,
 }
 
 impl IdempotencyTable {
@@ -56,8 +58,13 @@ impl IdempotencyTable {
             expires_ms: now_ms.saturating_add(IDEMPOTENCY_MS),
         };
         self.put(id, row);
-        while self.rows.len() > IDEMPOTENCY_MAX {
+        self.bound(IDEMPOTENCY_MAX);
+    }
+
+    fn bound(&mut self, rows_max: usize) {
+        while self.rows.len() > rows_max {
             self.drop_oldest();
+            self.evicted += 1;
         }
     }
 
@@ -81,5 +88,27 @@ impl IdempotencyTable {
             self.by_age.remove(&oldest);
             self.rows.remove(&oldest.1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_keys_the_oldest_leave_and_are_counted() {
+        let mut table = IdempotencyTable::default();
+        let item = |n: u64| Idempotency {
+            scope: "s".into(),
+            key: n.to_string(),
+            ..Idempotency::default()
+        };
+        for n in 0..5 {
+            table.insert(&item(9 - n), 100 + n, n, vec![]);
+        }
+        table.bound(3);
+        assert_eq!((table.rows.len(), table.by_age.len(), table.evicted), (3, 3, 2));
+        assert!(table.get(&item(9)).is_none() && table.get(&item(8)).is_none());
+        assert!(table.get(&item(7)).is_some());
     }
 }

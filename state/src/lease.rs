@@ -327,12 +327,16 @@ fn rebalance(state: &mut State, at: Position, role: Role, changes: &mut Changes)
         let Some(lease) = state.leases.get_mut(&name) else {
             continue;
         };
-        let handoff = (lease.owner != winner).then(|| match lease.handoff.take() {
-            Some(planned) if planned.to == winner => planned,
+        let planned = lease.handoff.take();
+        let handoff = (lease.owner != winner).then(|| match &planned {
+            Some(planned) if planned.to == winner => planned.clone(),
             _ => Handoff { to: winner, deadline_ms },
         });
+        let changed = handoff != planned;
         lease.handoff = handoff;
-        changes.leases.push(name);
+        if changed {
+            changes.leases.push(name);
+        }
     }
     debug_assert!(
         state

@@ -9,9 +9,11 @@
 
 pub mod audit;
 pub mod change;
+pub mod check;
 mod clock;
 pub mod command;
 pub mod commit;
+pub mod cursor;
 mod deletions;
 mod fence;
 mod idempotency;

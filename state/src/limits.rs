@@ -10,6 +10,22 @@ pub const VALUE_BYTES_MAX: usize = 512 * 1024;
 pub const KEY_BYTES_MAX: usize = 1024;
 /// Bytes of a work queue key.
 pub const WORK_KEY_BYTES_MAX: usize = 512;
+/// Bytes of a name: of a table, a lease, a worker, an event's kind or tenant, a version.
+pub const NAME_BYTES_MAX: usize = 256;
+/// Bytes of an event's subject.
+pub const SUBJECT_BYTES_MAX: usize = 1024;
+/// Bytes of the error that is kept of a run.
+pub const WORK_ERROR_BYTES_MAX: usize = 4096;
+/// Bytes of one audit record.
+pub const AUDIT_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of the answer that is kept with a transaction.
+pub const RESPONSE_BYTES_MAX: usize = VALUE_BYTES_MAX;
+/// Bytes of an idempotency key.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+/// Leases that one command names.
+pub const LEASES_MAX: usize = 10_000;
+/// Members that one command names.
+pub const MEMBERS_MAX: usize = 1_000;
 /// Milliseconds that one entry may add to the logical clock.
 pub const CLOCK_STEP_MS_MAX: u64 = 10_000;
 /// Deletions remembered for range checks.

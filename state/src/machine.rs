@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 
 use crate::{
     change::{ChangeSet, Changes, Watch, Watchers},
+    check,
     command::{Command, Dropped, Entry, FORMAT, Form, Kind, Outcome, Role, Verdict},
     lease, replicas,
     state::{Formation, Position, State},
@@ -247,6 +248,9 @@ impl Machine {
         in_its_term: bool,
         proposer_term: u64,
     ) -> Outcome {
+        if let Err(malformed) = check::command(&command) {
+            return Outcome::new(at.index, malformed.into());
+        }
         let verdict = match command.kind {
             Some(Kind::Txn(txn)) => {
                 let (revision, verdict) = txn::apply(&mut self.state, at, txn, &mut self.changes);

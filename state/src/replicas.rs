@@ -36,9 +36,6 @@ pub(crate) fn report(
     changes: &mut Changes,
 ) -> Verdict {
     let ReplicaReport { replica, format_max, version, events_durable, audit_durable } = report;
-    if replica == 0 || format_max == 0 {
-        return Verdict::Invalid("a report names its replica and the format it reads".to_owned());
-    }
     let row = ReplicaRow {
         format_max,
         version,

@@ -132,8 +132,12 @@ impl<K: Key, V: Serialize + DeserializeOwned> Table<K, V> {
             .map(|(key, record)| Ok((self.read_key(key)?, self.read(key, record)?)))
     }
 
-    /// The primary keys that an index has under exactly `index_key`.
+    /// The primary keys that an index has under exactly `index_key`: none under one that no record
+    /// can have.
     pub(crate) fn index_range(index_key: &str) -> (KeyBytes, Option<KeyBytes>) {
+        if index_key.contains('\0') {
+            return (KeyBytes::new(), Some(KeyBytes::new()));
+        }
         let start = joined(&[index_key.as_bytes(), &[]]);
         let end = after_prefix(&start);
         (start, end)

@@ -5,19 +5,18 @@
 //!   transaction is applied only if a repetition would have read the same.
 //! - `TX-2` Index rows are the difference between the old and the new record, never written by hand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use prost::Message;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
+    check::{self, Malformed, TooLarge},
     command::{
-        AuditDraft, Enqueue, EventDraft, FenceCheck, Finish, Idempotency, PointCheck, RangeCheck,
-        Requeue, Txn, Write,
+        AuditDraft, Command, Enqueue, EventDraft, FenceCheck, Finish, Idempotency, Kind,
+        PointCheck, RangeCheck, Requeue, Txn, Write,
     },
     key::{Key, KeyBytes, after_prefix, joined},
-    limits::{KEY_BYTES_MAX, TXN_BYTES_MAX, TXN_WRITES_MAX, VALUE_BYTES_MAX, WORK_KEY_BYTES_MAX},
-    queue::is_kind,
+    limits::WORK_ERROR_BYTES_MAX,
     record::Stamp,
     table::{Corrupt, Table, Versioned},
     view::View,
@@ -40,28 +39,32 @@ pub enum TxError {
         source: serde_json::Error,
     },
     /// Over a limit of [`crate::limits`].
-    #[error("{what} has {size}, the limit is {limit}")]
-    TooLarge {
-        /// What is too large, with its name.
-        what: String,
-        /// How large it is.
-        size: usize,
-        /// What is allowed.
-        limit: usize,
-    },
-    /// A kind or key of work that the queue does not take.
+    #[error(transparent)]
+    TooLarge(TooLarge),
+    /// Against a rule of the kernel; says which.
     #[error("{0}")]
-    InvalidWork(String),
+    Invalid(String),
+}
+
+impl From<Malformed> for TxError {
+    fn from(malformed: Malformed) -> Self {
+        match malformed {
+            Malformed::TooLarge(large) => Self::TooLarge(large),
+            Malformed::Invalid(why) => Self::Invalid(why),
+        }
+    }
 }
 
 type RowId = (String, KeyBytes);
+type Ends = (String, Vec<u8>, Option<Vec<u8>>);
 
 /// A transaction in the making.
 #[derive(Debug)]
 pub struct Tx {
     view: View,
     points: BTreeMap<RowId, (u64, u64)>,
-    ranges: Vec<RangeCheck>,
+    ranges: BTreeSet<Ends>,
+    enqueues: BTreeMap<(String, String), u64>,
     writes: BTreeMap<RowId, Option<Vec<u8>>>,
     index_writes: BTreeMap<RowId, Option<Vec<u8>>>,
     txn: Txn,
@@ -75,7 +78,8 @@ impl Tx {
         Self {
             view,
             points: BTreeMap::new(),
-            ranges: Vec::new(),
+            ranges: BTreeSet::new(),
+            enqueues: BTreeMap::new(),
             writes: BTreeMap::new(),
             index_writes: BTreeMap::new(),
             txn,
@@ -92,7 +96,7 @@ impl Tx {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
-            && self.txn.enqueues.is_empty()
+            && self.enqueues.is_empty()
             && self.txn.finishes.is_empty()
             && self.txn.requeues.is_empty()
             && self.txn.events.is_empty()
@@ -182,7 +186,7 @@ impl Tx {
         let (start, end) = Table::<K, V>::index_range(index_key);
         let index_table = table.index_table(index);
         self.note_range(&index_table, &start, end.as_deref());
-        let mut keys: std::collections::BTreeSet<KeyBytes> = self
+        let mut keys: BTreeSet<KeyBytes> = self
             .view
             .rows(&index_table, &start, end.as_deref())
             .filter_map(|(row, _)| row.get(start.len()..).map(KeyBytes::from_slice))
@@ -219,8 +223,9 @@ impl Tx {
     ) -> Result<(), TxError> {
         let bytes = serde_json::to_vec(value)
             .map_err(|source| TxError::Encode { table: table.name(), source })?;
-        limit(|| format!("a record of table {}", table.name()), bytes.len(), VALUE_BYTES_MAX)?;
-        limit(|| format!("a key of table {}", table.name()), key.to_key().len(), KEY_BYTES_MAX)?;
+        let row = key.to_key();
+        check::row_key(table.name(), &row)?;
+        check::value(table.name(), &row, bytes.len())?;
         self.write(table, key, Some(value), Some(bytes))
     }
 
@@ -246,11 +251,11 @@ impl Tx {
         let old = self.get(table, key)?;
         let primary = key.to_key();
         for index in table.indexes() {
-            let rows = |value: Option<&V>| -> Vec<KeyBytes> {
+            let rows = |value: Option<&V>| -> Result<Vec<KeyBytes>, TxError> {
                 let keys = value.map(index.keys).unwrap_or_default();
-                keys.iter().map(|key| joined(&[key.as_bytes(), &primary])).collect()
+                keys.iter().map(|key| index_row(table.name(), index.name, key, &primary)).collect()
             };
-            let (before, after) = (rows(old.as_ref()), rows(new));
+            let (before, after) = (rows(old.as_ref())?, rows(new)?);
             let name = table.index_table(index.name);
             for row in before.iter().filter(|row| !after.contains(row)) {
                 self.index_writes.insert((name.clone(), row.clone()), None);
@@ -276,27 +281,11 @@ impl Tx {
     /// # Errors
     /// The queue does not take such a kind or key.
     pub fn enqueue_after(&mut self, kind: &str, key: &str, delay_ms: u64) -> Result<(), TxError> {
-        if !is_kind(kind) {
-            return Err(TxError::InvalidWork(format!("{kind:?} is not a kind of work")));
-        }
-        if key.is_empty() || key.len() > WORK_KEY_BYTES_MAX {
-            return Err(TxError::InvalidWork(format!(
-                "a key of work has 1 to {WORK_KEY_BYTES_MAX} bytes, this one has {}",
-                key.len()
-            )));
-        }
-        let twice = self
-            .txn
-            .enqueues
-            .iter()
-            .any(|e| e.kind == kind && e.key == key && e.delay_ms <= delay_ms);
-        if !twice {
-            self.txn.enqueues.push(Enqueue {
-                kind: kind.to_owned(),
-                key: key.to_owned(),
-                delay_ms,
-            });
-        }
+        check::work(kind, key)?;
+        self.enqueues
+            .entry((kind.to_owned(), key.to_owned()))
+            .and_modify(|delay| *delay = delay_ms.min(*delay))
+            .or_insert(delay_ms);
         Ok(())
     }
 
@@ -305,8 +294,9 @@ impl Tx {
         self.txn.finishes.push(finish);
     }
 
-    /// Puts a run of the work queue off.
-    pub fn requeue(&mut self, requeue: Requeue) {
+    /// Puts a run of the work queue off. Of a long error the head is kept.
+    pub fn requeue(&mut self, mut requeue: Requeue) {
+        requeue.error.truncate(requeue.error.floor_char_boundary(WORK_ERROR_BYTES_MAX));
         self.txn.requeues.push(requeue);
     }
 
@@ -348,28 +338,32 @@ impl Tx {
     /// The transaction, ready to be proposed.
     ///
     /// # Errors
-    /// It is over a limit.
-    pub fn build(mut self) -> Result<Txn, TxError> {
-        limit(|| "a transaction's writes".to_owned(), self.writes.len(), TXN_WRITES_MAX)?;
-        self.txn.points = self
-            .points
-            .into_iter()
-            .map(|((table, key), (version, created_rev))| PointCheck {
-                table,
-                key: key.to_vec(),
-                version,
-                created_rev,
-            })
-            .collect();
-        self.txn.ranges = self.ranges;
-        self.txn.writes = self
+    /// It is over a limit, or against a rule.
+    pub fn build(self) -> Result<Txn, TxError> {
+        let mut txn = self.txn;
+        let point = |((table, key), (version, created_rev)): (RowId, (u64, u64))| PointCheck {
+            table,
+            key: key.to_vec(),
+            version,
+            created_rev,
+        };
+        txn.points = self.points.into_iter().map(point).collect();
+        let range = |(table, start, end)| RangeCheck { table, start, end };
+        txn.ranges = self.ranges.into_iter().map(range).collect();
+        txn.writes = self
             .writes
             .into_iter()
             .chain(self.index_writes)
             .map(|((table, key), value)| Write { table, key: key.to_vec(), value })
             .collect();
-        limit(|| "a transaction".to_owned(), self.txn.encoded_len(), TXN_BYTES_MAX)?;
-        Ok(self.txn)
+        let enqueue = |((kind, key), delay_ms)| Enqueue { kind, key, delay_ms };
+        txn.enqueues = self.enqueues.into_iter().map(enqueue).collect();
+        let command = Command::from(txn);
+        check::command(&command)?;
+        match command.kind {
+            Some(Kind::Txn(txn)) => Ok(txn),
+            _ => Err(TxError::Invalid("a transaction is one".to_owned())),
+        }
     }
 
     fn note_read(&mut self, table: &str, key: &KeyBytes) -> Stamp {
@@ -379,17 +373,19 @@ impl Tx {
     }
 
     fn note_range(&mut self, table: &str, start: &[u8], end: Option<&[u8]>) {
-        let check = RangeCheck {
-            table: table.to_owned(),
-            start: start.to_vec(),
-            end: end.map(<[u8]>::to_vec),
-        };
-        if !self.ranges.contains(&check) {
-            self.ranges.push(check);
-        }
+        self.ranges.insert((table.to_owned(), start.to_vec(), end.map(<[u8]>::to_vec)));
     }
 }
 
-fn limit(what: impl FnOnce() -> String, size: usize, limit: usize) -> Result<(), TxError> {
-    if size > limit { Err(TxError::TooLarge { what: what(), size, limit }) } else { Ok(()) }
+/// The row of an index for a record.
+fn index_row(table: &str, index: &str, key: &str, primary: &[u8]) -> Result<KeyBytes, TxError> {
+    if key.contains('\0') {
+        let key = key.escape_default();
+        return Err(TxError::Invalid(format!(
+            "index {index} of table {table} takes no key with a zero byte: \"{key}\""
+        )));
+    }
+    let row = joined(&[key.as_bytes(), primary]);
+    check::key(&format!("{table}#{index}"), &row)?;
+    Ok(row)
 }

@@ -22,6 +22,10 @@ pub(crate) fn apply(
     txn: Txn,
     changes: &mut Changes,
 ) -> (u64, Verdict) {
+    if txn.view_rev >= at.index {
+        let why = format!("a view of revision {} is ahead of entry {}", txn.view_rev, at.index);
+        return (at.index, Verdict::Invalid(why));
+    }
     if let Some(item) = &txn.idempotency
         && let Some(known) = state.idempotency.get(item)
     {

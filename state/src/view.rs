@@ -159,6 +159,13 @@ impl View {
         self.0.queue.len()
     }
 
+    /// How many idempotency keys are known, and how many were forgotten before their time because
+    /// there were too many.
+    #[must_use]
+    pub fn idempotency_keys(&self) -> (usize, u64) {
+        (self.0.idempotency.rows.len(), self.0.idempotency.evicted)
+    }
+
     /// Events from a sequence number on.
     pub fn events(&self, from: u64) -> impl Iterator<Item = (u64, &Event)> {
         self.0.outbox.events.range(from..).map(|(seq, event)| (*seq, event))

@@ -172,7 +172,8 @@ impl Error {
 impl From<TxError> for Error {
     fn from(error: TxError) -> Self {
         match &error {
-            TxError::TooLarge { .. } => Self::new(Code::TooLarge, error.to_string()),
+            TxError::TooLarge(_) => Self::new(Code::TooLarge, error.to_string()),
+            TxError::Invalid(_) => Self::new(Code::InvalidInput, error.to_string()),
             _ => Self::internal(error),
         }
     }

@@ -83,8 +83,18 @@ struct Head {
     /// The active format; a state of a newer one is refused.
     #[serde(default)]
     format: u32,
+    /// Idempotency keys that were forgotten before their time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    evicted: u64,
     /// Tables in order, the empty ones among them.
     tables: Vec<String>,
+}
+
+/// What is newer than the format is written only where it is used, so that the bytes of a state
+/// without it stay what they were.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Why chunks do not make a state.
@@ -140,6 +150,7 @@ pub fn encode<E: From<serde_json::Error>>(
         last_audit: state.audit.last_seq,
         audit_head: state.audit.head,
         format: state.format(),
+        evicted: state.idempotency.evicted,
         tables: state.tables.keys().map(ToString::to_string).collect(),
     };
     put(Section::Head(serde_json::to_vec(&head)?), &mut sink)?;
@@ -293,6 +304,7 @@ impl Loader {
         state.revision = head.revision;
         state.clock = head.clock;
         state.deletions = Deletions::restore(self.deletions, head.deletions_floor);
+        state.idempotency.evicted = head.evicted;
         state.outbox.last_seq = head.last_event;
         state.audit.last_seq = head.last_audit;
         state.audit.head = head.audit_head;

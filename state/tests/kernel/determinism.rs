@@ -2,7 +2,10 @@
 
 use palisade_state::{
     Machine, Position, Role, State, Table, Tx,
-    command::{AuditDraft, Command, Entry, FORMAT, Form, Idempotency, Kind, Tick, WorkerBeat},
+    command::{
+        AuditDraft, Command, Entry, FORMAT, Form, Idempotency, Kind, ReplicaReport, Tick, Trim,
+        WorkerBeat,
+    },
     machine::ApplyError,
     snapshot::{Loader, encode, hash},
 };
@@ -19,7 +22,10 @@ fn txn(n: u64, key: u8) -> Command {
     } else {
         tx.put(&T, &format!("{key}-{}", n % 7), &n).unwrap();
     }
-    tx.enqueue("kind", &key.to_string()).unwrap();
+    if n % 5 == 4 {
+        tx.scan(&T, key.to_string().get(..1).unwrap_or_default().as_bytes()).unwrap();
+    }
+    tx.enqueue_after("kind", &key.to_string(), u64::from(key) * 7).unwrap();
     tx.publish("happened", "", format!("t/{key}"), &serde_json::json!({ "n": n }));
     tx.audit(AuditDraft { actor: "ada".into(), ..AuditDraft::default() });
     tx.idempotent(Idempotency {
@@ -35,8 +41,18 @@ fn log(steps: &[(u8, u8, u16)]) -> Vec<(Position, Entry)> {
     let form = Form { cluster: "c".into(), lineage: "l".into(), epoch: 0 };
     let mut entries = vec![vec![Kind::Form(form).into()]];
     for (n, (what, key, _)) in steps.iter().enumerate() {
-        entries.push(match what % 4 {
+        entries.push(match what % 6 {
             0 => vec![Kind::Tick(Tick {}).into()],
+            4 => vec![Kind::Trim(Trim { events_below: n as u64, audit_below: n as u64 }).into()],
+            5 => {
+                let report = ReplicaReport {
+                    replica: u64::from(key % 3) + 1,
+                    format_max: 1,
+                    events_durable: n as u64,
+                    ..ReplicaReport::default()
+                };
+                vec![Kind::Report(report).into()]
+            }
             1 => vec![
                 Kind::WorkerBeat(WorkerBeat {
                     worker: (key % 3).to_string(),
@@ -108,8 +124,84 @@ proptest! {
             }
         }
         other.publish();
-        prop_assert_eq!(hash(&one.published().view()), hash(&other.published().view()));
+        prop_assert_eq!(
+            hash(&one.published().view()),
+            hash(&other.published().view()),
+            "APPLY-1, SNAP-1, S1"
+        );
         one.published().view().verify_audit().unwrap();
+    }
+}
+
+#[test]
+fn whatever_differs_in_a_state_shows_in_its_hash() {
+    let (mut machine, mut seen) = (Machine::default(), std::collections::BTreeSet::new());
+    let tx = |build: fn(&mut Tx)| -> Kind {
+        let mut tx = Tx::new(Machine::default().published().view());
+        build(&mut tx);
+        Kind::Txn(tx.build().unwrap())
+    };
+    let beat =
+        WorkerBeat { worker: "1".into(), incarnation: 1, sharded: true, ..WorkerBeat::default() };
+    let report = ReplicaReport { replica: 1, format_max: 1, ..ReplicaReport::default() };
+    let kinds = [
+        Kind::Form(Form { cluster: "c".into(), lineage: "l".into(), epoch: 0 }),
+        tx(|tx| tx.put(&T, &"k".to_owned(), &1).unwrap()),
+        tx(|tx| tx.enqueue("kind", "k").unwrap()),
+        tx(|tx| tx.publish("e", "", String::new(), &serde_json::Value::Null)),
+        tx(|tx| tx.audit(AuditDraft::default())),
+        Kind::WorkerBeat(beat.clone()),
+        Kind::WorkerBeat(WorkerBeat { role: Role::Scheduler.into(), ..beat }),
+        Kind::Report(report),
+        Kind::Tick(Tick {}),
+    ];
+    for kind in kinds {
+        // The same place in the log each time, so that only what is in the state differs.
+        let mut next = Machine::new(through_snapshot(&machine));
+        let commands = vec![kind.clone().into()];
+        let entry = Entry { format: FORMAT, proposer_term: 1, delta_ms: 1, wall_ms: 1, commands };
+        let at = Position { term: 1, index: machine.applied().index + 1 };
+        assert!(next.apply(at, entry).unwrap()[0].is_applied());
+        next.publish();
+        machine.pass(at).unwrap();
+        machine.publish();
+        let (with, without) = (hash(&next.published().view()), hash(&machine.published().view()));
+        assert_ne!(with, without, "S1: {kind:?}");
+        assert!(seen.insert(with) && seen.insert(without));
+        machine = next;
+    }
+}
+
+#[test]
+fn a_loaded_state_goes_on_as_the_one_that_was_written() {
+    // What is derived and not in the snapshot (the newest deletions by age, what waits for time,
+    // keys by age, the tables' last changes) is the same after loading.
+    let form = Form { cluster: "c".into(), lineage: "l".into(), epoch: 0 };
+    let mut machine = Machine::default();
+    let entry =
+        |commands| Entry { format: FORMAT, proposer_term: 1, delta_ms: 9, wall_ms: 1, commands };
+    machine.apply(Position { term: 1, index: 1 }, entry(vec![Kind::Form(form).into()])).unwrap();
+    machine.publish();
+    let old = machine.published().view();
+    let mut tx = Tx::new(old.clone());
+    tx.put(&T, &"a".to_owned(), &1).unwrap();
+    tx.enqueue_after("kind", "k", 60_000).unwrap();
+    machine.apply(Position { term: 1, index: 2 }, entry(vec![tx.build().unwrap().into()])).unwrap();
+    machine.publish();
+    let mut tx = Tx::new(machine.published().view());
+    tx.delete(&T, &"a".to_owned()).unwrap();
+    machine.apply(Position { term: 1, index: 3 }, entry(vec![tx.build().unwrap().into()])).unwrap();
+    machine.publish();
+    let mut slow = Tx::new(old);
+    slow.scan(&T, b"").unwrap();
+    slow.enqueue("kind", "other").unwrap();
+    let slow: Command = slow.build().unwrap().into();
+    let mut loaded = Machine::new(through_snapshot(&machine));
+    assert!(machine.published().view().timers_pending());
+    assert!(loaded.published().view().timers_pending());
+    for machine in [&mut machine, &mut loaded] {
+        let outcomes = machine.apply(Position { term: 1, index: 4 }, entry(vec![slow.clone()]));
+        assert!(!outcomes.unwrap()[0].is_applied(), "it sees the deletion");
     }
 }
 

@@ -122,6 +122,61 @@ fn a_handed_over_lease_moves_on_release_or_when_its_time_is_over() {
 }
 
 #[test]
+fn only_leases_whose_winner_changed_move() {
+    let store = MemoryStore::default();
+    for worker in 1..=3 {
+        beat(&store, worker, 1, false);
+        (1..=3).for_each(|owner| release(&store, owner, 1, false));
+    }
+    let owners = |store: &MemoryStore| -> BTreeMap<String, (String, Fence)> {
+        let view = store.view();
+        view.leases().map(|(name, l)| (name.to_string(), (l.owner.to_string(), l.fence))).collect()
+    };
+    let before = owners(&store);
+    beat(&store, 4, 1, false);
+    assert_eq!(before, owners(&store), "nobody loses a lease before it was released");
+    (1..=3).for_each(|owner| release(&store, owner, 1, false));
+    let after = owners(&store);
+    let moved = after.iter().filter(|(name, held)| before[*name] != **held);
+    let moved: Vec<&str> = moved.map(|(_, (owner, _))| owner.as_str()).collect();
+    assert!(moved.iter().all(|owner| *owner == "4"), "I2: nothing else moves");
+    assert!((30..100).contains(&moved.len()), "about a quarter: {}", moved.len());
+    release(&store, 4, 1, true);
+    let back = owners(&store);
+    assert!(back.iter().all(|(name, (owner, _))| *owner == before[name].0), "and back they go");
+}
+
+#[test]
+fn a_draining_workers_leases_move_when_it_releases_them() {
+    let store = MemoryStore::default();
+    beat(&store, 1, 1, false);
+    beat(&store, 2, 1, false);
+    beat(&store, 1, 1, true);
+    let view = store.view();
+    let mine = view.leases().map(|(_, lease)| lease).filter(|lease| lease.owner.as_ref() == "1");
+    let mine: Vec<_> = mine.map(|lease| lease.handoff.as_ref().map(|to| to.to.as_ref())).collect();
+    assert!(!mine.is_empty() && mine.iter().all(|to| *to == Some("2")), "{mine:?}");
+    release(&store, 1, 1, false);
+    let view = store.view();
+    assert!(view.leases().all(|(_, lease)| lease.owner.as_ref() == "2"), "I5");
+}
+
+#[test]
+fn a_release_under_an_old_fence_gives_nothing_away() {
+    let store = MemoryStore::default();
+    beat(&store, 1, 1, false);
+    beat(&store, 2, 1, false);
+    let view = store.view();
+    let (name, lease) = view.leases().find(|(_, lease)| lease.handoff.is_some()).unwrap();
+    let old = Fence { index: lease.fence.index - 1, ..lease.fence };
+    let leases = vec![HeldLease { lease: name.to_string(), fence: Some(old.into()) }];
+    let role = Role::Controllers.into();
+    let release = LeaseRelease { worker: "1".into(), incarnation: 1, leases, role, leave: false };
+    store.apply(Kind::LeaseRelease(release).into()).unwrap();
+    assert_eq!(store.view().lease(name), Some(lease));
+}
+
+#[test]
 fn an_election_gives_every_worker_a_whole_lifetime() {
     let store = MemoryStore::default();
     beat(&store, 1, 1, false);
@@ -143,11 +198,33 @@ fn an_older_incarnation_cannot_come_back() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Beat { worker: u8, draining: bool },
-    Restart { worker: u8 },
-    Release { worker: u8, leave: bool },
+    Beat {
+        worker: u8,
+        draining: bool,
+    },
+    Restart {
+        worker: u8,
+    },
+    Release {
+        worker: u8,
+        leave: bool,
+    },
     Elect,
-    Pass { ms: u64 },
+    Pass {
+        ms: u64,
+    },
+    /// A write under a fence that was current `age` steps ago.
+    Write {
+        lease: usize,
+        age: usize,
+    },
+}
+
+const WATCHED: [&str; 4] = ["shard:0", "shard:1", "shard:200", "singleton:sweeper"];
+
+/// The fences under which the watched leases are held.
+fn all_held(store: &MemoryStore) -> Vec<Option<FenceCheck>> {
+    WATCHED.iter().map(|name| store.view().lease(name).map(|_| held(store, name))).collect()
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -158,18 +235,20 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (worker, prop::bool::weighted(0.2)).prop_map(|(worker, leave)| Step::Release { worker, leave }),
         1 => Just(Step::Elect),
         4 => (1..6_000_u64).prop_map(|ms| Step::Pass { ms }),
+        6 => (0..WATCHED.len(), 0..6_usize).prop_map(|(lease, age)| Step::Write { lease, age }),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// I1, I2 and I5, and that a lease's owner is a live worker after every step.
+    /// I1, I2, I3 and I5, and that a lease's owner is a live worker after every step.
     #[test]
     fn fences_only_grow_and_every_lease_has_a_live_owner(steps in prop::collection::vec(step(), 1..60)) {
         let store = MemoryStore::default();
         let mut incarnations: BTreeMap<u8, u64> = (1..5).map(|worker| (worker, 1)).collect();
         let mut highest: BTreeMap<String, Fence> = BTreeMap::new();
+        let (mut term, mut past) = (1, vec![all_held(&store)]);
         for step in steps {
             match step {
                 Step::Beat { worker, draining } => drop(beat(&store, worker, incarnations[&worker], draining)),
@@ -179,7 +258,19 @@ proptest! {
                     beat(&store, worker, incarnation, false);
                 }
                 Step::Release { worker, leave } => release(&store, worker, incarnations[&worker], leave),
-                Step::Elect => store.elect(),
+                Step::Elect => {
+                    store.elect();
+                    term += 1;
+                }
+                Step::Write { lease, age } => {
+                    let then = past[past.len() - 1 - age.min(past.len() - 1)][lease].clone();
+                    if let Some(check) = then {
+                        let is_current = all_held(&store)[lease].as_ref() == Some(&check)
+                            && check.fence.is_some_and(|fence| fence.term == term);
+                        let verdict = fenced_write(&store, check);
+                        prop_assert_eq!(matches!(verdict, Verdict::Applied(_)), is_current, "I3");
+                    }
+                }
                 Step::Pass { ms } => store.advance(ms),
             }
             let view = store.view();
@@ -193,6 +284,7 @@ proptest! {
             }
             let expected = if live.is_empty() { 0 } else { 257 };
             prop_assert_eq!(view.leases().count(), expected, "I5");
+            past.push(all_held(&store));
         }
     }
 }

@@ -1,8 +1,13 @@
 //! The kernel through its public doors, against its invariants.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod clocks;
+mod cursors;
 mod determinism;
+mod golden;
 mod leases;
+mod limits;
 mod model;
 mod replicas;
 mod transactions;
+mod watching;

@@ -117,8 +117,10 @@ fn a_format_is_raised_only_once_every_member_reads_it() {
     rig.report(1, 2);
     rig.report(2, 2);
     rig.report(3, 1);
-    let Verdict::Invalid(why) = rig.raise(1, &[]) else { panic!("raised for nobody") };
-    assert!(why.contains("members"), "{why}");
+    for format in [1, 2, FORMAT + 1] {
+        let Verdict::Invalid(why) = rig.raise(format, &[]) else { panic!("raised for nobody") };
+        assert!(why.contains("members"), "{why}");
+    }
     let Verdict::Invalid(why) = rig.raise(2, &[1, 2, 3]) else { panic!("raised over replica 3") };
     assert!(why.contains("replica 3 reads formats up to 1"), "{why}");
     let Verdict::Invalid(why) = rig.raise(2, &[1, 2, 4]) else { panic!("raised over replica 4") };

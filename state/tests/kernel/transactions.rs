@@ -3,7 +3,6 @@
 use palisade_state::{
     Index, Outcome, Store, Table, Tx, TxError, Verdict,
     command::{AuditDraft, Idempotency},
-    limits::{TXN_WRITES_MAX, VALUE_BYTES_MAX},
     memory::MemoryStore,
 };
 use serde::{Deserialize, Serialize};
@@ -196,31 +195,6 @@ fn a_key_is_forgotten_after_a_day_of_logical_time() {
     assert!(matches!(keyed(&store, 1, 6).verdict, Some(Verdict::Replayed(_))));
     store.advance(1);
     assert!(matches!(keyed(&store, 1, 6).verdict, Some(Verdict::Applied(_))));
-}
-
-#[test]
-fn limits_name_what_is_too_large() {
-    let store = MemoryStore::default();
-    let mut tx = Tx::new(store.view());
-    let big = pet(&"x".repeat(VALUE_BYTES_MAX), 1);
-    let error = tx.put(&PETS, &key("rex"), &big).unwrap_err();
-    assert!(error.to_string().contains("a record of table pets"), "{error}");
-    let error = tx.put(&PETS, &"k".repeat(1025), &pet("a", 1)).unwrap_err();
-    assert!(error.to_string().contains("a key of table pets"), "{error}");
-    for n in 0..=TXN_WRITES_MAX {
-        tx.put(&PETS, &n.to_string(), &pet("a", 1)).unwrap();
-    }
-    let error = tx.build().unwrap_err();
-    assert!(error.to_string().contains("a transaction's writes"), "{error}");
-}
-
-#[test]
-fn work_of_a_bad_kind_or_key_is_refused() {
-    let mut tx = Tx::new(MemoryStore::default().view());
-    assert!(tx.enqueue("Bad Kind", "k").is_err());
-    assert!(tx.enqueue("ok", "").is_err());
-    assert!(tx.enqueue("ok", &"k".repeat(513)).is_err());
-    assert!(tx.enqueue("ok", &"k".repeat(512)).is_ok());
 }
 
 #[test]
