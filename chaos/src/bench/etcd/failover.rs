@@ -22,7 +22,7 @@ use super::{
     client::Client,
     cluster::{Cluster, MEMBERS, Side},
     load::{CONNECTIONS_MAX, value},
-    report::{Goal, Line, Round},
+    report::{FOREIGN_MAX, Goal, Line, Round},
 };
 use crate::{
     bench::{Better, Meter, median},
@@ -36,6 +36,8 @@ const WARM: Duration = Duration::from_millis(300);
 const TRIAL_LIMIT: Duration = Duration::from_secs(30);
 /// Elections and reconnections of the trial before are over.
 const REST: Duration = Duration::from_millis(1200);
+/// How often a trial that others disturbed is made at most.
+const TRIES_MAX: usize = 2;
 const SATURATING: usize = 64;
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(2);
 /// Rows that each saturating client writes over and over.
@@ -65,18 +67,13 @@ impl Blow {
 /// Trials of both sides in turns.
 pub(super) async fn measure(bench: &mut Bench, blow: Blow, trials: usize) -> Result<Vec<Line>> {
     let pair = bench.pair().await?;
-    let meter = Meter::start();
+    let mut foreigns = vec![];
     let (mut ours, mut etcd, mut more) = (vec![], vec![], 0);
     for trial in 0..trials {
         for side in [Side::Etcd, Side::Ours] {
             let Some(cluster) = pair.side(side) else { continue };
-            let (gap, elections) = one(cluster, &pair, blow, trial).await?;
-            eprintln!(
-                "  {:<48} {:<8} trial {:>2} {gap:>8.1} ms, {elections} terms",
-                blow.describe(),
-                side.name(),
-                trial + 1
-            );
+            let Trial { gap, elections, foreign } = quiet(cluster, &pair, blow, trial).await?;
+            foreigns.push(foreign);
             match side {
                 Side::Ours => {
                     ours.push(gap);
@@ -86,7 +83,42 @@ pub(super) async fn measure(bench: &mut Bench, blow: Blow, trials: usize) -> Res
             }
         }
     }
-    Ok(lines(blow, &ours, &etcd, meter.foreign(), more))
+    Ok(lines(blow, &ours, &etcd, median(&foreigns), more))
+}
+
+/// What one trial came to.
+#[derive(Clone, Copy)]
+struct Trial {
+    /// Milliseconds.
+    gap: f64,
+    /// Terms that passed.
+    elections: u64,
+    /// The share of the machine that others had.
+    foreign: f64,
+}
+
+/// One trial, once more if others disturbed it.
+async fn quiet(cluster: &Cluster, pair: &Pair, blow: Blow, number: usize) -> Result<Trial> {
+    let mut best: Option<Trial> = None;
+    for _ in 0..TRIES_MAX {
+        let meter = Meter::start();
+        let (gap, elections) = one(cluster, pair, blow, number).await?;
+        let trial = Trial { gap, elections, foreign: meter.foreign() };
+        eprintln!(
+            "  {:<48} {:<8} trial {:>2} {gap:>8.1} ms, {elections} terms, others {:.1} %",
+            blow.describe(),
+            cluster.side.name(),
+            number + 1,
+            trial.foreign * 100.0
+        );
+        if best.is_none_or(|best| trial.foreign < best.foreign) {
+            best = Some(trial);
+        }
+        if trial.foreign <= FOREIGN_MAX {
+            break;
+        }
+    }
+    best.context("there was no trial")
 }
 
 fn lines(blow: Blow, ours: &[f64], etcd: &[f64], foreign: f64, more: u64) -> Vec<Line> {

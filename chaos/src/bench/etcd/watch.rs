@@ -175,6 +175,13 @@ async fn ours(
         ..WatchRequest::default()
     };
     let mut replies = store.watch(request).await.context("the watch was refused")?.into_inner();
+    // The first message says where it begins.
+    let first = replies.message().await.context("the watch broke")?.context("the watch ended")?;
+    if let Some(Event::Changes(changes)) = first.event
+        && !changes.rows.is_empty()
+    {
+        bail!("a watch from now on begins with something older");
+    }
     Ok(clock::spawn(async move {
         while let Some(reply) = replies.message().await.context("the watch broke")? {
             match reply.event {

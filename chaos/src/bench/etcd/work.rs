@@ -207,9 +207,12 @@ impl Worker {
         };
         let watch = WatchRequest { work_kind: KIND.to_owned(), ..WatchRequest::default() };
         let watched = store.watch(watch).await.context("the queue cannot be watched")?;
+        let mut watched = watched.into_inner();
+        // The first message says where it begins: no unit is there yet.
+        watched.message().await.context("the watch of the queue broke")?;
         let (ends, ends_rx) = mpsc::channel(OPEN);
-        let keys: Arc<Mutex<BTreeMap<u64, String>>> = Arc::default();
-        let finish = finish_all(watched.into_inner(), check, ends, keys.clone());
+        let keys = Names::default();
+        let finish = finish_all(watched, check, ends, keys.clone());
         let answered = answer_all(store.clone(), ends_rx, keys, open);
         let beats = beat_on(store, beat);
         Ok(async move {
