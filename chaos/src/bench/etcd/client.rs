@@ -6,16 +6,19 @@ use palisade_state::{Command, Outcome, Txn, Verdict, command::Write};
 use prost::Message;
 use tonic::{
     Request, Status, metadata::AsciiMetadataValue, service::interceptor::InterceptedService,
-    transport::Channel,
+    transport::Uri,
 };
 
-use super::wire::{
-    etcd::{
-        self, PutRequest, RangeRequest, RequestOp, TxnRequest, kv_client::KvClient,
-        request_op::Request as Op, watch_client::WatchClient,
-    },
-    store::{
-        self, ProposeRequest, ReadRequest, propose_reply, read_reply, store_client::StoreClient,
+use super::{
+    way::Way,
+    wire::{
+        etcd::{
+            self, PutRequest, RangeRequest, RequestOp, TxnRequest, kv_client::KvClient,
+            request_op::Request as Op, watch_client::WatchClient,
+        },
+        store::{
+            self, ProposeRequest, ReadRequest, propose_reply, read_reply, store_client::StoreClient,
+        },
     },
 };
 
@@ -56,6 +59,12 @@ impl Caller {
         let ascii = |text: &str| text.parse().with_context(|| format!("{text:?} is no metadata"));
         Ok(Self { cluster: ascii(cluster)?, epoch: ascii(&epoch.to_string())?, from: ascii(from)? })
     }
+
+    /// The same cluster, called by one of its replicas.
+    pub(super) fn as_replica(&self, id: usize) -> Result<Self> {
+        let from = id.to_string().parse().context("that is no replica")?;
+        Ok(Self { from, ..self.clone() })
+    }
 }
 
 impl tonic::service::Interceptor for Caller {
@@ -69,7 +78,7 @@ impl tonic::service::Interceptor for Caller {
 }
 
 /// Ours.
-pub(super) type OurStore = StoreClient<InterceptedService<Channel, Caller>>;
+pub(super) type OurStore = StoreClient<InterceptedService<Way, Caller>>;
 
 /// A connection to one member. Cheap to clone; clones share the connection.
 #[derive(Clone, Debug)]
@@ -77,9 +86,9 @@ pub(super) enum Client {
     /// To etcd.
     Etcd {
         /// Its keys.
-        kv: KvClient<Channel>,
+        kv: KvClient<Way>,
         /// Its watches.
-        watch: WatchClient<Channel>,
+        watch: WatchClient<Way>,
     },
     /// To Palisade.
     Ours(OurStore),
@@ -87,15 +96,19 @@ pub(super) enum Client {
 
 impl Client {
     /// To etcd.
-    pub(super) fn etcd(channel: &Channel) -> Self {
-        let kv = KvClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let watch = WatchClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        Self::Etcd { kv, watch }
+    pub(super) fn etcd(way: &Way, origin: &Uri) -> Self {
+        let kv = KvClient::with_origin(way.clone(), origin.clone());
+        let watch = WatchClient::with_origin(way.clone(), origin.clone());
+        Self::Etcd {
+            kv: kv.max_decoding_message_size(MESSAGE_BYTES_MAX),
+            watch: watch.max_decoding_message_size(MESSAGE_BYTES_MAX),
+        }
     }
 
     /// To Palisade.
-    pub(super) fn ours(channel: Channel, caller: Caller) -> Self {
-        let store = StoreClient::with_interceptor(channel, caller);
+    pub(super) fn ours(way: Way, origin: Uri, caller: Caller) -> Self {
+        let way = InterceptedService::new(way, caller);
+        let store = StoreClient::with_origin(way, origin);
         Self::Ours(store.max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
 

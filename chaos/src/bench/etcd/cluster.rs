@@ -10,10 +10,12 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
+use tonic::transport::Uri;
 
 use super::{
     client::{Caller, Client},
-    tls::{self, Family, Target},
+    tls::{self, Family},
+    way::{Target, Way},
     wire::etcd::{StatusRequest, maintenance_client::MaintenanceClient},
 };
 use crate::{
@@ -66,7 +68,7 @@ pub(super) struct Status {
 
 enum Asker {
     Etcd(Vec<u64>),
-    Ours(Http, Caller),
+    Ours { http: Http, caller: Caller, ca_pem: String },
 }
 
 /// See the module. Ends its members, and removes its directory, when it is dropped.
@@ -105,7 +107,7 @@ impl Cluster {
 
     /// etcd's members choose their own ids.
     async fn know_members(&mut self) -> Result<()> {
-        if matches!(self.asker, Asker::Ours(..)) {
+        if matches!(self.asker, Asker::Ours { .. }) {
             return Ok(());
         }
         let mut ids = vec![];
@@ -122,13 +124,36 @@ impl Cluster {
         self.members.iter().filter_map(Member::pid).collect()
     }
 
-    /// A connection of its own to one member.
-    pub(super) fn client(&self, member: usize) -> Result<Client> {
-        let channel = self.target(member)?.connect()?;
-        Ok(match &self.asker {
-            Asker::Etcd(_) => Client::etcd(&channel),
-            Asker::Ours(_, caller) => Client::ours(channel, caller.clone()),
-        })
+    /// A connection of its own to one member, made now, once.
+    pub(super) async fn client(&self, member: usize) -> Result<Client> {
+        let target = self.target(member)?;
+        Ok(self.speak(target.bare().await?, target.origin()?))
+    }
+
+    /// A connection of its own to one member that is made again when it broke.
+    pub(super) fn lasting_client(&self, member: usize) -> Result<Client> {
+        let target = self.target(member)?;
+        Ok(self.speak(target.lasting()?, target.origin()?))
+    }
+
+    fn speak(&self, way: Way, origin: Uri) -> Client {
+        match &self.asker {
+            Asker::Etcd(_) => Client::etcd(&way, &origin),
+            Asker::Ours { caller, .. } => Client::ours(way, origin, caller.clone()),
+        }
+    }
+
+    /// A connection to one member as another replica, whose workers may take leases.
+    pub(super) async fn as_replica(&self, member: usize) -> Result<Client> {
+        let Asker::Ours { caller, ca_pem, .. } = &self.asker else {
+            bail!("etcd has no workers");
+        };
+        let own = (member + 1) % MEMBERS + 1;
+        let shown = tls::replica(&self.dir.join(format!("cluster/replica-{own}")))?;
+        let tls = tls::client_config(ca_pem, &shown)?;
+        let target = Target { tls, ..self.target(member)?.clone() };
+        let caller = caller.as_replica(own)?;
+        Ok(Client::ours(target.bare().await?, target.origin()?, caller))
     }
 
     fn target(&self, member: usize) -> Result<&Target> {
@@ -138,7 +163,7 @@ impl Cluster {
     /// What a member says, at once.
     pub(super) async fn status(&self, member: usize) -> Option<Status> {
         match &self.asker {
-            Asker::Ours(http, _) => {
+            Asker::Ours { http, .. } => {
                 let status = rig::ask_status(http, member, ASK_LIMIT).await?;
                 let place = |id: u64| usize::try_from(id).ok()?.checked_sub(1);
                 let (term, applied) = (status.term, status.applied);
@@ -158,8 +183,9 @@ impl Cluster {
 
     /// The member's own id and what it says; the leader is an id here.
     async fn etcd_status(&self, member: usize) -> Option<(u64, Status)> {
-        let channel = self.target(member).ok()?.connect().ok()?;
-        let mut client = MaintenanceClient::new(channel);
+        let target = self.target(member).ok()?;
+        let way = target.lasting().ok()?;
+        let mut client = MaintenanceClient::with_origin(way, target.origin().ok()?);
         let answer = clock::within(ASK_LIMIT, client.status(StatusRequest {})).await?.ok()?;
         let answer = answer.into_inner();
         let leader = usize::try_from(answer.leader).ok().filter(|id| *id != 0);
@@ -263,10 +289,11 @@ async fn ours(binary: &Binary, dir: &Path) -> Result<Cluster> {
         dir: dir.to_owned(),
         members: (1..=MEMBERS).map(member).collect(),
         targets: ports.iter().enumerate().map(target).collect(),
-        asker: Asker::Ours(
-            Http::new(access)?,
-            Caller::new(&identity.cluster, identity.epoch, "gateway/bench")?,
-        ),
+        asker: Asker::Ours {
+            http: Http::new(access)?,
+            caller: Caller::new(&identity.cluster, identity.epoch, "gateway/bench")?,
+            ca_pem,
+        },
     })
 }
 

@@ -74,7 +74,7 @@ async fn one(cluster: &Cluster) -> Result<(usize, usize)> {
     let (_, steps) = done?;
     cluster.start_all()?;
     let (leader, _) = cluster.until_settled().await?;
-    let mut client = cluster.client(leader)?;
+    let mut client = cluster.client(leader).await?;
     let there = everything(&mut client).await.map_err(|failure| anyhow!("{failure}"))?;
     let acknowledged: Vec<Vec<u8>> =
         steps.into_iter().flat_map(|steps| steps.acknowledged).collect();

@@ -184,7 +184,8 @@ struct Prober {
 
 impl Prober {
     fn new(cluster: &Cluster, trial: usize) -> Result<Self> {
-        let clients = (0..MEMBERS).map(|member| cluster.client(member)).collect::<Result<_>>()?;
+        let clients =
+            (0..MEMBERS).map(|member| cluster.lasting_client(member)).collect::<Result<_>>()?;
         Ok(Self { clients, trial, turn: 0, last_failure: None })
     }
 
@@ -235,7 +236,7 @@ impl Saturating {
         let stop = Arc::new(AtomicBool::new(false));
         let mut connections: Vec<Vec<Client>> = vec![];
         for _ in 0..CONNECTIONS_MAX {
-            let all = (0..MEMBERS).map(|member| cluster.client(member));
+            let all = (0..MEMBERS).map(|member| cluster.lasting_client(member));
             connections.push(all.collect::<Result<_>>()?);
         }
         let tasks = (0..SATURATING)

@@ -134,8 +134,7 @@ pub(super) async fn closed_loop<S: Steps>(
 
 /// Connections that have been used once: no handshake is measured.
 pub(super) async fn connect(cluster: &Cluster, member: usize, count: usize) -> Result<Vec<Client>> {
-    let mut clients =
-        (0..count).map(|_| cluster.client(member)).collect::<Result<Vec<Client>>>()?;
+    let mut clients = try_join_all((0..count).map(|_| cluster.client(member))).await?;
     for (number, client) in clients.iter_mut().enumerate() {
         let row = (format!("warm/{number}").into_bytes(), value(0));
         if let Err(failure) = client.put(row).await {

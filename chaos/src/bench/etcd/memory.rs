@@ -105,7 +105,7 @@ async fn purge(cluster: &Cluster) -> Result<()> {
         }
         written += loaded.units;
     }
-    let mut client = cluster.client(leader)?;
+    let mut client = cluster.client(leader).await?;
     let revision = client.put((b"last".to_vec(), vec![0])).await;
     let revision = revision.map_err(|failure| anyhow!("{failure}"))?;
     if let Client::Etcd { mut kv, .. } = client {
@@ -165,8 +165,9 @@ async fn restarts(pair: &Pair, rows: u64) -> Result<Line> {
 async fn restart(cluster: &Cluster) -> Result<f64> {
     cluster.until_settled().await?;
     cluster.kill_all();
-    let mut clients =
-        (0..MEMBERS).map(|member| cluster.client(member)).collect::<Result<Vec<Client>>>()?;
+    let mut clients = (0..MEMBERS)
+        .map(|member| cluster.lasting_client(member))
+        .collect::<Result<Vec<Client>>>()?;
     let key = Keys::new(PREFIX, 0).key(0);
     let clock = Clock::start();
     cluster.start_all()?;

@@ -27,6 +27,7 @@ mod system;
 mod throughput;
 mod tls;
 mod watch;
+mod way;
 mod wire;
 mod work;
 

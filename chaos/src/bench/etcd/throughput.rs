@@ -112,7 +112,7 @@ fn read_keys() -> Keys {
 /// Writes the rows that are read.
 async fn fill(cluster: &Cluster, rows: u64) -> Result<()> {
     let (leader, _) = cluster.until_settled().await?;
-    let mut client = cluster.client(leader)?;
+    let mut client = cluster.client(leader).await?;
     let mut keys = read_keys();
     while keys.given() < rows {
         let some = (0..100).map(|_| keys.row()).collect();

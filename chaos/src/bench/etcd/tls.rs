@@ -1,24 +1,16 @@
-//! Certificates for both systems, and connections that are the same for both: mutual TLS 1.3 and
-//! HTTP/2 over TCP without delay.
+//! Certificates of both systems' members and clients.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result};
-use hyper_util::rt::TokioIo;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use rustls::{
     ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tonic::transport::{Channel, Endpoint, Uri};
-
-const WINDOW: u32 = 4 * 1024 * 1024;
-const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 
 /// A certificate and its key, PEM.
 pub(super) struct Issued {
@@ -83,6 +75,15 @@ pub(super) fn gateway(ca_pem: &str, ca_key: &Path, lineage: &str) -> Result<Issu
     issue(&leaf("bench", vec![SanType::URI(uri)]), &issuer)
 }
 
+/// A replica's own certificate, from its directory.
+pub(super) fn replica(dir: &Path) -> Result<Issued> {
+    let read = |name: &str| {
+        let path = dir.join("pki").join(name);
+        std::fs::read_to_string(&path).with_context(|| format!("there is no {}", path.display()))
+    };
+    Ok(Issued { cert_pem: read("replica.pem")?, key_pem: read("replica.key")? })
+}
+
 /// What a client shows and whom it trusts.
 pub(super) fn client_config(ca_pem: &str, own: &Issued) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
@@ -102,35 +103,4 @@ pub(super) fn client_config(ca_pem: &str, own: &Issued) -> Result<Arc<ClientConf
         .context("the certificate and its key do not fit")?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
-}
-
-/// Where a member is and as whom it must show itself.
-#[derive(Clone, Debug)]
-pub(super) struct Target {
-    pub(super) addr: SocketAddr,
-    pub(super) name: String,
-    pub(super) tls: Arc<ClientConfig>,
-}
-
-impl Target {
-    /// A connection that is made at its first use, and again when it broke.
-    pub(super) fn connect(&self) -> Result<Channel> {
-        let endpoint = Endpoint::from_shared(format!("http://{}", self.addr))
-            .context("that is no address")?
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(4 * WINDOW)
-            .connect_timeout(CONNECT_LIMIT);
-        let target = self.clone();
-        let connector = tower::service_fn(move |_: Uri| {
-            let Target { addr, name, tls } = target.clone();
-            async move {
-                let tcp = TcpStream::connect(addr).await?;
-                tcp.set_nodelay(true)?;
-                let name = ServerName::try_from(name).map_err(std::io::Error::other)?;
-                let stream = TlsConnector::from(tls).connect(name, tcp).await?;
-                Ok::<_, std::io::Error>(TokioIo::new(stream))
-            }
-        });
-        Ok(endpoint.connect_with_connector_lazy(connector))
-    }
 }

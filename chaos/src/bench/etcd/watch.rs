@@ -126,7 +126,7 @@ async fn watch_all(
     Ok(watchers)
 }
 
-type EtcdClient = super::wire::etcd::watch_client::WatchClient<tonic::transport::Channel>;
+type EtcdClient = super::wire::etcd::watch_client::WatchClient<super::way::Way>;
 
 /// That many watches on one stream.
 async fn etcd(

@@ -116,10 +116,7 @@ impl Steps for ThreeCommits {
     }
 }
 
-async fn committed(
-    kv: &mut KvClient<tonic::transport::Channel>,
-    txn: TxnRequest,
-) -> Result<(), Failure> {
+async fn committed(kv: &mut KvClient<super::way::Way>, txn: TxnRequest) -> Result<(), Failure> {
     if kv.txn(txn).await?.into_inner().succeeded {
         Ok(())
     } else {
@@ -186,7 +183,9 @@ impl Worker {
         open: Arc<Open>,
     ) -> Result<impl Future<Output = Result<()>> + use<>> {
         let (_, term) = cluster.until_settled().await?;
-        let Client::Ours(mut store) = cluster.client(leader)? else { bail!("the queue is ours") };
+        let Client::Ours(mut store) = cluster.as_replica(leader).await? else {
+            bail!("the queue is ours")
+        };
         let incarnation = clock::unix_micros();
         let beat = WorkerBeat {
             worker: WORKER.to_owned(),
