@@ -21,7 +21,7 @@ use openraft::{
     storage::{EntryResponder, RaftStateMachine},
 };
 use palisade_state::{
-    Machine, Outcome, Position, Retired, Rt, Verdict, View, command::Kind,
+    Machine, Outcome, Position, Retired, Rt, State, Verdict, View, command::Kind,
 };
 
 use crate::{
@@ -54,6 +54,36 @@ impl Shared {
     }
 }
 
+/// How long to wait before a name is tried again for which the disk had no room.
+const FULL_DISK_PAUSE: Duration = Duration::from_millis(200);
+
+impl Shared {
+    /// Installs a snapshot. It came whole, so a full disk is waited for: nothing else may be applied before it.
+    async fn install(&self, meta: &SnapshotMeta, mut data: SnapshotData) -> io::Result<State> {
+        let mut waits = false;
+        loop {
+            let error = match self.snapshots.install(meta, &mut data).await {
+                Ok(state) => return Ok(state),
+                Err(error) => error,
+            };
+            if !error.is_unnamed() {
+                let reason = chain(&error);
+                self.fault.raise(format!("installing a snapshot: {reason}"));
+                return Err(io::Error::other(reason));
+            }
+            if !waits {
+                waits = true;
+                tracing::warn!(
+                    error = chain(&error),
+                    "a received snapshot waits for room: free some space"
+                );
+                self.metrics.snapshots_put_off.inc();
+            }
+            self.rt.sleep(FULL_DISK_PAUSE).await;
+        }
+    }
+}
+
 /// The state machine.
 pub(crate) struct StateMachine {
     machine: Machine,
@@ -82,8 +112,7 @@ impl StateMachine {
             None => (None, StoredMembership::default()),
         };
         shared.progress.reached(last_applied.map_or(0, |last| last.index));
-        let this =
-            Self { machine, last_applied, membership, shared, feeder, told: Vec::new() };
+        let this = Self { machine, last_applied, membership, shared, feeder, told: Vec::new() };
         this.tell_of_what_was_not_applied();
         this
     }
@@ -211,12 +240,7 @@ impl<R: AsyncRuntime> RaftStateMachine<TypeConfig<R>> for StateMachine {
         meta: &SnapshotMeta,
         data: SnapshotData,
     ) -> io::Result<()> {
-        let installed = self.shared.snapshots.install(meta, data).await;
-        let state = installed.map_err(|error| {
-            let reason = chain(&error);
-            self.shared.fault.raise(format!("installing a snapshot: {reason}"));
-            io::Error::other(reason)
-        })?;
+        let state = self.shared.install(meta, data).await?;
         let retired = self.machine.install(state);
         self.retire(retired);
         self.last_applied = meta.last_log_id;

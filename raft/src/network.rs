@@ -34,7 +34,7 @@ use crate::{
     peers::Peers,
     snapshot_file::SnapshotReader,
     snapshots::{SnapshotData, SnapshotStore},
-    types::{LogId, Node, Snapshot, TypeConfig, Vote},
+    types::{Node, Snapshot, TypeConfig, Vote},
 };
 
 /// How long the follower has to open an append stream.
@@ -42,6 +42,8 @@ const STREAM_SETUP_LIMIT: Duration = Duration::from_secs(2);
 /// How long a follower may owe replies before its stream is given up.
 const STREAM_SILENCE_LIMIT: Duration = Duration::from_secs(1);
 const SNAPSHOT_CHUNK_BYTES: usize = 1024 * 1024;
+/// How long a follower may take to say how much of a snapshot it has: it reads and checks that again.
+const SNAPSHOT_HAVE_LIMIT: Duration = Duration::from_secs(60);
 
 type C<R> = TypeConfig<R>;
 type Rpc<R> = RPCError<C<R>>;
@@ -120,6 +122,22 @@ impl Network {
             None => Err(network_error(format!("replica {} did not answer in time", self.target))),
             Some(answer) => answer.map_err(|error| rpc_error(&error)),
         }
+    }
+}
+
+impl Network {
+    /// How much of a snapshot the peer has; one that does not know the question gets all of it.
+    fn have(&self, head: wire::SnapshotHead) -> Answer<u64> {
+        let (rt, asked) = (self.factory.rt.clone(), self.bulk.snapshot_have(head));
+        async move {
+            match timeout(rt.as_ref(), SNAPSHOT_HAVE_LIMIT, asked).await {
+                Some(Ok(have)) => Ok(have.bytes),
+                Some(Err(PeerError::Failed(_))) => Ok(0),
+                Some(Err(error)) => Err(error),
+                None => Err(PeerError::Failed("the peer did not answer in time".to_owned())),
+            }
+        }
+        .boxed()
     }
 }
 
@@ -349,12 +367,20 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
             self.factory.snapshots.reader(&snapshot.snapshot).await.map_err(|error| {
                 StreamingError::Network(NetworkError::from_string(chain(&error)))
             })?;
-        let bytes = reader.info().file_bytes;
-        tracing::info!(target_replica = self.target, bytes, "sending a snapshot");
-        let last = snapshot.meta.last_log_id;
-        let chunks = chunks(self.factory.snapshots.clone(), reader, vote, last);
-        let sending = self.bulk.snapshot(chunks);
-        let reply = match select(sending, Box::pin(cancel)).await {
+        let head = wire::SnapshotHead {
+            vote: Some((&vote).into()),
+            last: snapshot.meta.last_log_id.map(Into::into),
+            bytes: reader.info().file_bytes,
+            crc: reader.info().crc,
+        };
+        let (target, store) = (self.target, self.factory.snapshots.clone());
+        let (bulk, have) = (self.bulk.clone(), self.have(head.clone()));
+        let sending = async move {
+            let from = have.await?;
+            tracing::info!(target_replica = target, bytes = head.bytes, from, "sending a snapshot");
+            bulk.snapshot(chunks(store, reader, head, from)).await
+        };
+        let reply = match select(sending.boxed(), Box::pin(cancel)).await {
             Either::Left((reply, _)) => {
                 reply.map_err(|error| StreamingError::from(rpc_error::<R>(&error)))?
             }
@@ -376,19 +402,14 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
     }
 }
 
-/// A snapshot file in chunks, read off the runtime.
+/// A snapshot file from `from` on in chunks, read off the runtime.
 fn chunks(
     store: Arc<SnapshotStore>,
     reader: SnapshotReader,
-    vote: Vote,
-    last: Option<LogId>,
+    head: wire::SnapshotHead,
+    from: u64,
 ) -> BoxStream<'static, Result<wire::SnapshotChunk, PeerError>> {
-    let head = wire::SnapshotHead {
-        vote: Some((&vote).into()),
-        last: last.map(Into::into),
-        bytes: reader.info().file_bytes,
-    };
-    let start = (store, Arc::new(reader), 0_u64, Some(head));
+    let start = (store, Arc::new(reader), from, Some(head));
     stream::unfold(Some(start), |state| {
         async move {
             let (store, reader, offset, head) = state?;
@@ -400,7 +421,8 @@ fn chunks(
                 Ok(Err(error)) => return Some((Err(PeerError::Failed(chain(&error))), None)),
                 Err(error) => return Some((Err(PeerError::Failed(chain(&error))), None)),
             };
-            if data.is_empty() {
+            // The first one goes out even when the peer has everything.
+            if data.is_empty() && head.is_none() {
                 return None;
             }
             let next = offset + data.len() as u64;

@@ -181,6 +181,19 @@ pub enum StartError {
     /// The snapshots cannot be read.
     #[error(transparent)]
     Snapshots(#[from] SnapshotsError),
+    /// A new log would be full before its first entry.
+    #[error(
+        "the disk under {} has {free_mib} MiB free, and a new replica needs {needed_mib} MiB: free some space, or use \
+         another directory", dir.display()
+    )]
+    NoRoom {
+        /// The data directory.
+        dir: PathBuf,
+        /// What is free.
+        free_mib: u64,
+        /// What the log keeps free, and its first segment.
+        needed_mib: u64,
+    },
     /// No good snapshot covers the beginning of the log.
     #[error(
         "the log begins behind index {purged} and no good snapshot covers that ({damage}): this replica cannot \

@@ -190,7 +190,17 @@ impl<R: AsyncRuntime> Replica<R> {
             Err(error) => return Err(FormError::Refused(error.to_string())),
         }
         // The leader makes the formation its first entry, before it lets the tick through.
-        let outcome = self.propose_by(Kind::Tick(Tick {}).into(), self.tuning.patience * 6).await?;
+        let ticked = self.propose_by(Kind::Tick(Tick {}).into(), self.tuning.patience * 6).await;
+        // One that was formed before serves reads on a full disk.
+        if ticked == Err(palisade_state::StoreError::NoSpace)
+            && self.read().await?.formation().is_some()
+        {
+            tracing::warn!(
+                "the leader's disk is nearly full: writes are refused until there is room"
+            );
+            return Ok(());
+        }
+        let outcome = ticked?;
         self.caught_up(outcome.revision, self.tuning.patience).await?;
         Ok(())
     }

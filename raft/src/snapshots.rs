@@ -4,6 +4,7 @@
 //! - `SNAP-2` What [`Kept`] names is durable under its name; purging the log relies on it alone.
 //! - `SNAP-3` A received snapshot gets its name only when it is installed, after the log was cut to fit: a crash in
 //!   between leaves the old snapshot with the old log.
+//!   A name for which the disk has no room is waited for: it is too late to refuse.
 //! - `SNAP-4` A snapshot stops before it takes more than a write's worth of what the log keeps free for itself. One
 //!   that does not fit is put off and leaves nothing; it never stops the replica.
 
@@ -23,8 +24,8 @@ use crate::{
     fault::chain,
     offload::Disk,
     snapshot_file::{
-        Head, SnapshotError, SnapshotInfo, SnapshotReader, SnapshotReceiver, SnapshotWriter, clean,
-        keep_newest, newest_good, set_aside,
+        Head, Part, SnapshotError, SnapshotInfo, SnapshotReader, SnapshotReceiver, SnapshotWriter,
+        clean, clean_parts, keep_newest, newest_good, set_aside,
     },
     types::{LogId, Snapshot, SnapshotMeta, StoredMembership},
     wal::Position,
@@ -83,6 +84,11 @@ impl SnapshotsError {
             Self::File(error) => error.is_full(),
             _ => false,
         }
+    }
+
+    /// Whether a whole snapshot lacks nothing but the room for its name.
+    pub(crate) fn is_unnamed(&self) -> bool {
+        matches!(self, Self::File(SnapshotError::Io { op: "rename", source, .. }) if crate::disk::is_full(source))
     }
 }
 
@@ -201,6 +207,7 @@ impl SnapshotStore {
             kept.set(positions(&disk, &dir, last.index));
             current = Some(Current { meta: meta.clone(), path: reader.info().path.clone() });
             size = Some(reader.info().file_bytes);
+            clean_parts(disk.files.as_ref(), &dir, last.index)?;
             state = Some((last, meta.last_membership, loaded));
         }
         let room = Room { disk: disk.clone(), dir: dir.clone(), reserve };
@@ -272,21 +279,17 @@ impl SnapshotStore {
     pub(crate) async fn install(
         &self,
         meta: &SnapshotMeta,
-        data: SnapshotData,
+        data: &mut SnapshotData,
     ) -> Result<State, SnapshotsError> {
         let last = meta.last_log_id.ok_or(SnapshotsError::Nothing)?;
+        let path = self.name(data).await?;
         let (disk, dir) = (self.disk.clone(), self.dir.clone());
         let work = move || {
-            let path = match data {
-                SnapshotData::File(path) => path,
-                SnapshotData::Received(receiver) => receiver.finish()?.path,
-                SnapshotData::PutOff => return Err(SnapshotsError::Gone),
-            };
             let reader = SnapshotReader::open(disk.files.as_ref(), &path)?;
             let state = load(&reader)?;
             // Older ones have no log behind them any more.
             keep_newest(disk.files.as_ref(), &dir, 1)?;
-            Ok((path, reader.info().file_bytes, state))
+            Ok::<_, SnapshotsError>((path, reader.info().file_bytes, state))
         };
         let (path, bytes, state) = self.disk.run("snapshot-install", work).await??;
         tracing::info!(index = last.index, "a snapshot was installed");
@@ -296,10 +299,41 @@ impl SnapshotStore {
         Ok(state)
     }
 
-    /// Begins to receive one.
-    pub(crate) async fn receive(&self) -> Result<SnapshotReceiver, SnapshotsError> {
+    /// The path of a snapshot, which gets its name now if it has none yet; without room for it, `data` stays what it
+    /// was.
+    async fn name(&self, data: &mut SnapshotData) -> Result<PathBuf, SnapshotsError> {
+        let mut receiver = match std::mem::replace(data, SnapshotData::PutOff) {
+            SnapshotData::Received(receiver) => receiver,
+            SnapshotData::PutOff => return Err(SnapshotsError::Gone),
+            SnapshotData::File(path) => {
+                *data = SnapshotData::File(path.clone());
+                return Ok(path);
+            }
+        };
+        let work = move || {
+            let named = receiver.name();
+            (receiver, named)
+        };
+        let (receiver, named) = self.disk.run("snapshot-name", work).await?;
+        match named {
+            Ok(info) => {
+                *data = SnapshotData::File(info.path.clone());
+                Ok(info.path)
+            }
+            Err(error) => {
+                *data = SnapshotData::Received(receiver);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Begins to receive one, or goes on with what is there of it.
+    pub(crate) async fn receive(&self, part: Part) -> Result<SnapshotReceiver, SnapshotsError> {
         let (disk, dir, cluster) = (self.disk.clone(), self.dir.clone(), self.cluster);
-        let work = move || SnapshotReceiver::create(disk.files.clone(), &dir, cluster);
+        let work = move || match part.crc {
+            0 => SnapshotReceiver::create(disk.files.clone(), &dir, cluster),
+            _ => SnapshotReceiver::resume(disk.files.clone(), &dir, cluster, &part),
+        };
         Ok(self.disk.run("snapshot-receive", work).await??)
     }
 

@@ -13,7 +13,7 @@ use tokio::{net::TcpListener, sync::oneshot};
 use crate::{
     Identity,
     detector::{Detector, Watchdog},
-    disk::DirLock,
+    disk::{DirLock, Files},
     fault::{Fault, chain},
     forward::Forwarder,
     history::{self, Feed, Feeder, History, StartHistory},
@@ -24,7 +24,10 @@ use crate::{
     metrics::Metrics,
     network::Factory,
     options::{ReplicaOptions, StartError, Tuning, Wires},
-    peer::{PeerApi, ServeOptions, TlsState, TonicTransport, Transport, local::Local, serve},
+    peer::{
+        PeerApi, ServeOptions, TlsState, TonicTransport, Transport, local::Local,
+        receive::Receiving, serve,
+    },
     peers::Peers,
     progress::Progress,
     proposer::{self, Leader, Proposer},
@@ -46,14 +49,14 @@ impl Hooks for Locked {
 }
 
 /// What recovery found, ready to run.
-struct Recovery {
-    handle: Handle,
-    running: Option<Running>,
-    log: LogStore,
-    snapshots: Arc<SnapshotStore>,
-    found: Found,
-    fault: Arc<Fault>,
-    log_bytes: u64,
+pub(crate) struct Recovery {
+    pub(crate) handle: Handle,
+    pub(crate) running: Option<Running>,
+    pub(crate) log: LogStore,
+    pub(crate) snapshots: Arc<SnapshotStore>,
+    pub(crate) found: Found,
+    pub(crate) fault: Arc<Fault>,
+    pub(crate) log_bytes: u64,
 }
 
 fn claim(options: &ReplicaOptions) -> Result<Option<DirLock>, StartError> {
@@ -92,13 +95,27 @@ pub(crate) fn check_gap(recovered: &Recovered, found: &Found) -> Result<(), Star
     Err(StartError::Gap { purged, damage })
 }
 
-async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartError> {
+/// Refuses to begin a log where nothing could be written to it. One that exists is served whatever is free.
+fn check_room(files: &dyn Files, dir: &Path, needed: u64) -> Result<(), StartError> {
+    let log = dir.join("log");
+    let begun = files.list(&log).is_ok_and(|names| !names.is_empty());
+    // A file system that does not say counts as having room.
+    let free = files.free_bytes(if begun { &log } else { dir }).unwrap_or(u64::MAX);
+    if begun || free >= needed {
+        return Ok(());
+    }
+    Err(StartError::NoRoom { dir: dir.to_owned(), free_mib: free >> 20, needed_mib: needed >> 20 })
+}
+
+pub(crate) async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartError> {
     let lock = claim(options)?;
     let identity = options.identity.for_wal();
     let (disk, dir) = (options.disk.clone(), options.dir.clone());
     let wal_options = wal_options(&options.tuning, lock);
     let reserve = options.tuning.log.reserve_bytes;
+    let first = options.tuning.log.first_segment_bytes;
     let work = move || {
+        check_room(disk.files.as_ref(), &dir, reserve.saturating_add(first))?;
         let at = dir.join("snapshots");
         let (snapshots, found) = SnapshotStore::open(disk.clone(), at, identity.cluster, reserve)?;
         let (wal, recovered) =
@@ -224,7 +241,8 @@ impl<R: AsyncRuntime> Replica<R> {
             sizes: tuning.history,
             reserve_bytes: tuning.log.reserve_bytes,
         });
-        let parts = Parts { identity, tuning, rt, raft, shared, published, peers, history, writing };
+        let parts =
+            Parts { identity, tuning, rt, raft, shared, published, peers, history, writing };
         Ok(parts.assemble(connected, recovery.handle, recovery.running, recovery.log_bytes))
     }
 }
@@ -274,10 +292,12 @@ impl<R: AsyncRuntime> Parts<R> {
             rt: self.rt.clone(),
             wal: wal.clone(),
             detector: detector.clone(),
-            snapshots: self.shared.snapshots.clone(),
-            metrics: self.shared.metrics.clone(),
             store: store.clone(),
-            receiving: Arc::default(),
+            receiving: Receiving::new(
+                self.rt.clone(),
+                self.shared.snapshots.clone(),
+                self.shared.metrics.clone(),
+            ),
         });
         self.spawn_store(&stop, &wal, &leadership, &proposer, waiting, readers);
         let (tls, serving) = self.serve(connected.serving, api.clone(), store);

@@ -17,6 +17,7 @@ mod load;
 mod offline;
 mod quorum;
 mod restart;
+mod resume;
 mod snapshots;
 mod store;
 mod support;

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, future::BoxFuture};
+use futures::{FutureExt, StreamExt, future::BoxFuture};
 use palisade_raft::{
     Disk, Identity, Member, Replica, ReplicaOptions, TokioRuntime, Tuning, Wires,
     disk::MemFiles,
@@ -34,6 +34,10 @@ pub enum Through {
 struct Ends {
     ends: BTreeMap<u64, Arc<dyn PeerApi>>,
     through: Through,
+    /// After so many bytes a stream of a snapshot breaks.
+    snapshot_cut: Option<u64>,
+    /// Where each stream of a snapshot began, and how many bytes it brought.
+    snapshots: Vec<(u64, u64)>,
 }
 
 /// Wires that lead straight to the other replica.
@@ -43,6 +47,29 @@ pub struct Direct(Arc<Mutex<Ends>>);
 impl Direct {
     pub fn let_through(&self, through: Through) {
         self.0.lock().unwrap().through = through;
+    }
+
+    pub fn cut_snapshots_after(&self, bytes: Option<u64>) {
+        self.0.lock().unwrap().snapshot_cut = bytes;
+    }
+
+    /// Where each stream of a snapshot began, and how many bytes it brought.
+    pub fn snapshots(&self) -> Vec<(u64, u64)> {
+        self.0.lock().unwrap().snapshots.clone()
+    }
+
+    /// Notes a chunk; false when the stream breaks before it.
+    fn passes(&self, nth: usize, chunk: &wire::SnapshotChunk) -> bool {
+        let mut wires = self.0.lock().unwrap();
+        if wires.snapshots.len() == nth {
+            wires.snapshots.push((chunk.offset, 0));
+        }
+        let bytes = wires.snapshots[nth].1 + chunk.data.len() as u64;
+        let passes = wires.snapshot_cut.is_none_or(|limit| bytes <= limit);
+        if passes {
+            wires.snapshots[nth].1 = bytes;
+        }
+        passes
     }
 
     pub fn remove(&self, id: u64) {
@@ -110,13 +137,34 @@ macro_rules! through {
 type Stream<T> = futures::stream::BoxStream<'static, T>;
 
 impl PeerApi for End {
+    fn snapshot(
+        &self,
+        chunks: Stream<Result<wire::SnapshotChunk, PeerError>>,
+    ) -> Answer<wire::SnapshotReply> {
+        let Some(peer) = self.there("snapshot") else {
+            return std::future::ready(Err(PeerError::Unreachable("away".into()))).boxed();
+        };
+        let wires = self.wires.clone();
+        let nth = wires.snapshots().len();
+        peer.snapshot(
+            chunks
+                .map(move |chunk| match chunk {
+                    Ok(chunk) if !wires.passes(nth, &chunk) => {
+                        Err(PeerError::Failed("the stream breaks".into()))
+                    }
+                    other => other,
+                })
+                .boxed(),
+        )
+    }
+
     through! {
         append(requests: Stream<wire::AppendRequest>) -> Answers<wire::AppendReply>;
         heartbeat(request: wire::AppendRequest) -> wire::AppendReply;
         vote(request: wire::VoteRequest) -> wire::VoteReply;
         pre_vote(request: wire::VoteRequest) -> wire::VoteReply;
         transfer(request: wire::TransferRequest) -> wire::TransferReply;
-        snapshot(chunks: Stream<Result<wire::SnapshotChunk, PeerError>>) -> wire::SnapshotReply;
+        snapshot_have(head: wire::SnapshotHead) -> wire::SnapshotOffset;
         propose(request: wire::ProposeRequest) -> wire::ProposeReply;
         propose_stream(requests: Stream<wire::ProposeRequest>) -> Answers<wire::ProposeReply>;
         read_index() -> wire::ReadIndexReply;

@@ -94,6 +94,7 @@ async fn run(options: &UpOptions, mut stop: StopSignal, own_session: bool) -> Ou
     let mut progress = Progress::new();
     clean(options, &progress).await?;
     let plan = prepare(layout)?;
+    check_room(&plan)?;
     publish_context(&plan.context, &options.context_file)?;
     let (context, is_new) = (plan.context.clone(), plan.is_new);
     let start = Box::pin(start(plan, options.keep_instances, &mut progress));
@@ -144,6 +145,27 @@ async fn clean(options: &UpOptions, progress: &Progress) -> Outcome {
         progress.line(&format!("stopped {processes} that an earlier `palisade dev` left behind"));
     }
     Ok(())
+}
+
+/// What the replicas of a new cluster write before the first command, besides what their logs keep free.
+const ROOM_BYTES: u64 = 64 << 20;
+
+/// Refuses to begin where the replicas would refuse every write.
+fn check_room(plan: &Plan) -> Outcome {
+    let sizes = palisade_raft::LogSizes::default();
+    let needed = sizes.reserve_bytes + ROOM_BYTES;
+    let root = plan.layout.root();
+    // A file system that does not say counts as having room.
+    let free = palisade_raft::disk::Files::free_bytes(&palisade_raft::disk::StdFiles, root).unwrap_or(u64::MAX);
+    if !plan.is_new || free >= needed {
+        return Ok(());
+    }
+    let (free, needed, kept) = (free >> 20, needed >> 20, sizes.reserve_bytes >> 20);
+    let what = format!(
+        "the disk under {} has {free} MiB free, and a new cluster needs {needed} MiB, of which {kept} MiB stay free",
+        root.display()
+    );
+    Err(Failure::new(Exit::Error, what).hint("free some space, or choose another directory with --dir"))
 }
 
 async fn start(plan: Plan, keep: bool, progress: &mut Progress) -> Outcome<Cluster> {

@@ -54,7 +54,10 @@ struct Faults {
     sync_in: Option<u64>,
     write_in: Option<u64>,
     dir_sync_in: Option<u64>,
+    read_in: Option<u64>,
     short_writes: bool,
+    /// Names that end so cannot be given: no room.
+    no_room_for: Option<String>,
 }
 
 /// Counts a fault down; true when it strikes now. It strikes once.
@@ -312,6 +315,16 @@ impl MemFiles {
         self.disk().faults.write_in = Some(n);
     }
 
+    /// The `n`-th read from now (0 is the next) fails with EIO.
+    pub fn fail_read_in(&self, n: u64) {
+        self.disk().faults.read_in = Some(n);
+    }
+
+    /// From now on a rename to a name that ends with `suffix` finds no room; `None` lifts that.
+    pub fn no_room_for_names(&self, suffix: Option<&str>) {
+        self.disk().faults.no_room_for = suffix.map(str::to_owned);
+    }
+
     /// From now on each write takes only half of what it is given.
     pub fn short_writes(&self, on: bool) {
         self.disk().faults.short_writes = on;
@@ -374,6 +387,9 @@ impl File for MemFile {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let mut disk = self.files.disk();
+        if strikes(&mut disk.faults.read_in) {
+            return Err(errno(rustix::io::Errno::IO));
+        }
         let seen = &disk.inode(self.id)?.seen;
         let rest = seen.get(offset as usize..).unwrap_or_default();
         let n = rest.len().min(buf.len());
@@ -430,6 +446,9 @@ impl Files for MemFiles {
             return Err(io::ErrorKind::CrossesDevices.into());
         }
         let mut disk = self.disk();
+        if disk.faults.no_room_for.as_ref().is_some_and(|suffix| to.ends_with(suffix.as_str())) {
+            return Err(errno(rustix::io::Errno::NOSPC));
+        }
         let dir = disk.dir(&dir)?;
         let id = dir.seen.remove(&from).ok_or(io::ErrorKind::NotFound)?;
         dir.seen.insert(to.clone(), id);

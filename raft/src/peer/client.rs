@@ -333,6 +333,10 @@ impl PeerApi for TonicPeer {
         .boxed()
     }
 
+    fn snapshot_have(&self, head: wire::SnapshotHead) -> Answer<wire::SnapshotOffset> {
+        unary!(self.0, peer_client, snapshot_have, head)
+    }
+
     fn propose(&self, request: wire::ProposeRequest) -> Answer<wire::ProposeReply> {
         unary!(self.0, store_client, propose, request)
     }

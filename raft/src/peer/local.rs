@@ -3,28 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream::BoxStream};
-use openraft::{AsyncRuntime, async_runtime::WatchReceiver};
-use palisade_state::{Rt, port::timeout};
-use tokio::sync::Mutex;
+use openraft::AsyncRuntime;
+use palisade_state::Rt;
 
-use super::{Answer, Answers, PeerApi, PeerError, convert, wire};
-use crate::{
-    detector::Detector,
-    fault::chain,
-    metrics::Metrics,
-    snapshot_file::SnapshotReceiver,
-    snapshots::{SnapshotData, SnapshotStore, meta_of_head},
-    store::Service,
-    types::{LogId, Raft, Snapshot, Vote, term_of},
-    wal::Handle,
-};
+use super::{Answer, Answers, PeerApi, PeerError, convert, receive::Receiving, wire};
+use crate::{detector::Detector, fault::chain, store::Service, types::Raft, wal::Handle};
 
 const FULL_DISK_PAUSE: Duration = Duration::from_millis(200);
-/// How long the sender of a snapshot may say nothing.
-const CHUNK_LIMIT: Duration = Duration::from_secs(20);
-
-/// How long a snapshot waits for room before it is refused; the sender would begin again at once.
-const ROOM_LIMIT: Duration = Duration::from_secs(10);
 
 /// The local replica.
 pub(crate) struct Local<R: AsyncRuntime> {
@@ -32,11 +17,8 @@ pub(crate) struct Local<R: AsyncRuntime> {
     pub(crate) rt: Rt,
     pub(crate) wal: Handle,
     pub(crate) detector: Arc<Detector>,
-    pub(crate) snapshots: Arc<SnapshotStore>,
-    pub(crate) metrics: Arc<Metrics>,
     pub(crate) store: Service,
-    /// One snapshot is received at a time.
-    pub(crate) receiving: Arc<Mutex<()>>,
+    pub(crate) receiving: Receiving,
 }
 
 fn failed(error: &dyn std::error::Error) -> PeerError {
@@ -130,16 +112,11 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
         &self,
         chunks: BoxStream<'static, Result<wire::SnapshotChunk, PeerError>>,
     ) -> Answer<wire::SnapshotReply> {
-        let (raft, snapshots, rt) = (self.raft.clone(), self.snapshots.clone(), self.rt.clone());
-        let (receiving, metrics) = (self.receiving.clone(), self.metrics.clone());
-        async move {
-            let _only = receiving
-                .try_lock()
-                .map_err(|_| PeerError::Failed("another snapshot is being received".to_owned()))?;
-            let (vote, receiver) = receive(&rt, &snapshots, &metrics, chunks).await?;
-            install(&raft, vote, receiver).await
-        }
-        .boxed()
+        self.receiving.clone().receive(self.raft.clone(), chunks).boxed()
+    }
+
+    fn snapshot_have(&self, head: wire::SnapshotHead) -> Answer<wire::SnapshotOffset> {
+        self.receiving.clone().offset(head).boxed()
     }
 
     fn propose(&self, request: wire::ProposeRequest) -> Answer<wire::ProposeReply> {
@@ -156,129 +133,5 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
 
     fn read_index(&self) -> Answer<wire::ReadIndexReply> {
         self.store.clone().read_index().map(Ok).boxed()
-    }
-}
-
-/// Waits until an announced snapshot fits; refuses it when that takes too long.
-async fn wait_for_room(
-    rt: &Rt,
-    snapshots: &SnapshotStore,
-    metrics: &Metrics,
-    bytes: u64,
-) -> Result<(), PeerError> {
-    let mut waited = Duration::ZERO;
-    while let Err(error) = snapshots.room_for(bytes) {
-        if waited.is_zero() {
-            tracing::warn!(error = chain(&error), bytes, "the leader's snapshot must wait");
-            metrics.snapshots_put_off.inc();
-        }
-        if waited >= ROOM_LIMIT {
-            return Err(failed(&error));
-        }
-        rt.sleep(FULL_DISK_PAUSE).await;
-        waited += FULL_DISK_PAUSE;
-    }
-    Ok(())
-}
-
-/// Takes a whole snapshot from its chunks, durably; what goes wrong is only the sender's to know.
-async fn receive(
-    rt: &Rt,
-    snapshots: &SnapshotStore,
-    metrics: &Metrics,
-    mut chunks: BoxStream<'static, Result<wire::SnapshotChunk, PeerError>>,
-) -> Result<(Vote, Box<SnapshotReceiver>), PeerError> {
-    let mut receiver = Box::new(snapshots.receive().await.map_err(|error| failed(&error))?);
-    let mut head = None;
-    loop {
-        let next = timeout(rt.as_ref(), CHUNK_LIMIT, chunks.next()).await;
-        let next = next.ok_or_else(|| PeerError::Failed("the sender went silent".to_owned()))?;
-        let Some(chunk) = next else { break };
-        let chunk = chunk?;
-        if let Some(announced) = chunk.head {
-            wait_for_room(rt, snapshots, metrics, announced.bytes).await?;
-            head = Some(announced);
-        }
-        // The disk may have been filled since.
-        snapshots.room_for(chunk.data.len() as u64).map_err(|error| failed(&error))?;
-        if crc32fast::hash(&chunk.data) != chunk.crc {
-            let what = format!("the chunk at byte {} was damaged on its way", chunk.offset);
-            return Err(PeerError::Failed(what));
-        }
-        if chunk.offset != receiver.offset() {
-            let (want, got) = (receiver.offset(), chunk.offset);
-            return Err(PeerError::Failed(format!("a chunk at byte {got} where {want} was due")));
-        }
-        let work = move || receiver.push(&chunk.data).map(|()| receiver);
-        let pushed = snapshots.disk.run("snapshot-receive", work).await;
-        receiver = pushed.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
-    }
-    let head = head.ok_or_else(|| PeerError::Failed("a snapshot without a head".to_owned()))?;
-    if receiver.offset() != head.bytes {
-        let (got, want) = (receiver.offset(), head.bytes);
-        return Err(PeerError::Failed(format!("the snapshot ended after {got} of {want} bytes")));
-    }
-    let vote = convert::vote_of(head.vote)?;
-    // Now, and not when it is installed: there it would be too late to refuse.
-    let work = move || receiver.settle().map(|()| receiver);
-    let settled = snapshots.disk.run("snapshot-receive", work).await;
-    let receiver = settled.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
-    Ok((vote, receiver))
-}
-
-/// Whether openraft may be given this snapshot; it panics on one that no sound leader sends.
-fn check(last: LogId, vote: &Vote, committed: Option<LogId>) -> Result<(), PeerError> {
-    let leads = vote.leader_id.term;
-    if term_of(&last) > leads {
-        let what = format!("a snapshot of term {} from a leader of term {leads}", term_of(&last));
-        return Err(PeerError::Failed(what));
-    }
-    if let Some(committed) = committed
-        && last > committed
-        && last.index <= committed.index
-    {
-        let what = format!("a snapshot up to {last} contradicts what is committed, {committed}");
-        return Err(PeerError::Failed(what));
-    }
-    Ok(())
-}
-
-async fn install<R: AsyncRuntime>(
-    raft: &Raft<R>,
-    vote: Vote,
-    receiver: Box<SnapshotReceiver>,
-) -> Result<wire::SnapshotReply, PeerError> {
-    let head = receiver.head().ok_or_else(|| PeerError::Failed("no header came".to_owned()))?;
-    let meta = meta_of_head(head).map_err(|error| failed(&error))?;
-    let last: LogId = head.position.into();
-    let shown = raft.metrics().borrow_watched().clone();
-    check(last, &vote, shown.local_committed.max(shown.last_applied))?;
-    let snapshot = Snapshot { meta, snapshot: SnapshotData::Received(receiver) };
-    let installed = raft.install_full_snapshot(vote, snapshot).await;
-    let response = installed.map_err(|error| failed(&error))?;
-    Ok(wire::SnapshotReply { vote: Some((&response.vote).into()) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::types::{log_id, make_vote};
-
-    #[test]
-    fn a_snapshot_from_the_future_of_its_leader_is_refused() {
-        let vote = make_vote(3, 1, true);
-        assert!(check(log_id(4, 10), &vote, None).is_err());
-        assert!(check(log_id(3, 10), &vote, None).is_ok());
-    }
-
-    #[test]
-    fn a_snapshot_that_contradicts_committed_entries_is_refused() {
-        let vote = make_vote(3, 1, true);
-        assert!(check(log_id(3, 9), &vote, Some(log_id(2, 9))).is_err());
-        assert!(check(log_id(3, 10), &vote, Some(log_id(2, 9))).is_ok());
-        assert!(
-            check(log_id(2, 5), &vote, Some(log_id(2, 9))).is_ok(),
-            "an older one is only useless"
-        );
     }
 }

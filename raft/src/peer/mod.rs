@@ -9,6 +9,7 @@ pub(crate) mod convert;
 mod gate;
 mod gateway;
 pub(crate) mod local;
+pub(crate) mod receive;
 mod server;
 mod store_server;
 mod tls;
@@ -78,6 +79,8 @@ pub trait PeerApi: Send + Sync + 'static {
         &self,
         chunks: BoxStream<'static, Result<wire::SnapshotChunk, PeerError>>,
     ) -> Answer<wire::SnapshotReply>;
+    /// Asks how much of a snapshot the peer has already.
+    fn snapshot_have(&self, head: wire::SnapshotHead) -> Answer<wire::SnapshotOffset>;
     /// Proposes a command to the leader.
     fn propose(&self, request: wire::ProposeRequest) -> Answer<wire::ProposeReply>;
     /// Proposes a stream of commands to the leader.

@@ -285,4 +285,11 @@ impl Peer for Served {
             .map(|chunk| chunk.map_err(|status| PeerError::Failed(status.message().to_owned())));
         one(self.0.snapshot(chunks.boxed())).await
     }
+
+    async fn snapshot_have(
+        &self,
+        request: Request<wire::SnapshotHead>,
+    ) -> Result<Response<wire::SnapshotOffset>, Status> {
+        one(self.0.snapshot_have(request.into_inner())).await
+    }
 }

@@ -103,6 +103,10 @@ impl PeerApi for Stub {
         nothing()
     }
 
+    fn snapshot_have(&self, _: wire::SnapshotHead) -> Answer<wire::SnapshotOffset> {
+        nothing()
+    }
+
     fn propose(&self, _: wire::ProposeRequest) -> Answer<wire::ProposeReply> {
         nothing()
     }

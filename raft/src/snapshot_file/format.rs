@@ -68,6 +68,11 @@ fn chunk_crc(number: u64, chunk: &[u8]) -> u32 {
 }
 
 impl Sums {
+    /// The running checksum, as the trailer has it.
+    pub fn crc(&self) -> u32 {
+        self.crc.clone().finalize()
+    }
+
     fn add(&mut self, chunk: &[u8]) {
         self.totals.chunks += 1;
         self.totals.bytes += chunk.len() as u64;
@@ -108,7 +113,7 @@ impl Sums {
         let mut content = [0; TRAILER - 8];
         content[0..8].copy_from_slice(&self.totals.chunks.to_le_bytes());
         content[8..16].copy_from_slice(&self.totals.bytes.to_le_bytes());
-        content[16..20].copy_from_slice(&self.crc.clone().finalize().to_le_bytes());
+        content[16..20].copy_from_slice(&self.crc().to_le_bytes());
         content
     }
 }
@@ -149,6 +154,16 @@ impl Parser {
     /// Where the next piece begins.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// The running checksum of what was taken.
+    pub fn crc(&self) -> u32 {
+        self.sums.crc()
+    }
+
+    /// Forgets what is not a whole piece.
+    pub fn cut(&mut self) {
+        self.buffer.clear();
     }
 
     pub fn is_ended(&self) -> bool {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub use self::format::{Head, MAX_CHUNK, Totals};
 pub use self::keep::{Newest, clean, keep_newest, newest_good, set_aside};
 pub use self::reader::{Chunks, SnapshotReader};
-pub use self::receiver::SnapshotReceiver;
+pub use self::receiver::{Part, SnapshotReceiver, clean_parts};
 pub use self::writer::SnapshotWriter;
 use crate::wal::Position;
 
@@ -127,6 +127,8 @@ pub struct SnapshotInfo {
     pub totals: Totals,
     /// The file's length.
     pub file_bytes: u64,
+    /// The running checksum in its trailer.
+    pub crc: u32,
 }
 
 fn file_name(position: Position) -> String {

@@ -78,7 +78,8 @@ fn verify(file: &dyn File, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
         return Err(SnapshotError::corrupt(path, 0, what));
     }
     let file_bytes = pieces.parser.offset();
-    Ok(SnapshotInfo { path: path.to_owned(), head, totals, file_bytes })
+    let crc = pieces.parser.crc();
+    Ok(SnapshotInfo { path: path.to_owned(), head, totals, file_bytes, crc })
 }
 
 /// The pieces of a file.

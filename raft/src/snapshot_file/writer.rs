@@ -22,9 +22,52 @@ pub(super) struct Draft {
     written: u64,
     synced: u64,
     named: bool,
+    /// Whether it stays when it is dropped without a name.
+    pub kept: bool,
 }
 
 impl Draft {
+    /// Opens what an earlier attempt left under `name`, or makes it; it stays when it is dropped.
+    pub fn resume(files: Arc<dyn Files>, dir: &Path, name: &str) -> Result<Self, SnapshotError> {
+        let path = dir.join(name);
+        let file = match files.open(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let mut draft = Self::create(files, dir, name)?;
+                draft.kept = true;
+                return Ok(draft);
+            }
+            opened => opened.map_err(SnapshotError::io("open", &path))?,
+        };
+        let mut draft = Self::over(files, file, dir, path);
+        draft.kept = true;
+        Ok(draft)
+    }
+
+    fn over(files: Arc<dyn Files>, file: Box<dyn File>, dir: &Path, path: PathBuf) -> Self {
+        Self {
+            files,
+            file,
+            dir: dir.to_owned(),
+            path,
+            buffer: Vec::new(),
+            written: 0,
+            synced: 0,
+            named: false,
+            kept: false,
+        }
+    }
+
+    /// Reads what was written before.
+    pub fn read(&self, at: u64, buffer: &mut [u8]) -> Result<usize, SnapshotError> {
+        self.file.read_full_at(at, buffer).map_err(SnapshotError::io("read", &self.path))
+    }
+
+    /// Goes on at `at`; what is there is not known to be durable.
+    pub fn go_on(&mut self, at: u64) {
+        self.written = at;
+        self.synced = 0;
+    }
+
     pub fn create(files: Arc<dyn Files>, dir: &Path, name: &str) -> Result<Self, SnapshotError> {
         let path = dir.join(name);
         files.create_dir_all(dir).map_err(SnapshotError::io("create", dir))?;
@@ -35,8 +78,7 @@ impl Draft {
             _ => {}
         }
         let file = files.create(&path).map_err(SnapshotError::io("create", &path))?;
-        let dir = dir.to_owned();
-        Ok(Self { files, file, dir, path, buffer: Vec::new(), written: 0, synced: 0, named: false })
+        Ok(Self::over(files, file, dir, path))
     }
 
     /// Writes the buffer when it has grown, and syncs now and then.
@@ -66,7 +108,7 @@ impl Draft {
     }
 
     /// Makes the file durable under `name`; gives its path and length.
-    pub fn publish(mut self, name: &str) -> Result<(PathBuf, u64), SnapshotError> {
+    pub fn publish(&mut self, name: &str) -> Result<(PathBuf, u64), SnapshotError> {
         self.settle()?;
         let path = self.dir.join(name);
         self.files.rename(&self.path, &path).map_err(SnapshotError::io("rename", &self.path))?;
@@ -80,7 +122,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if !self.named {
+        if !self.named && !self.kept {
             // Best effort: what stays is removed by `clean` at the next start.
             let _ = self.files.remove(&self.path);
         }
@@ -121,6 +163,7 @@ impl SnapshotWriter {
     pub fn finish(mut self) -> Result<SnapshotInfo, SnapshotError> {
         self.sums.put_trailer(&mut self.draft.buffer);
         let (path, file_bytes) = self.draft.publish(&file_name(self.head.position))?;
-        Ok(SnapshotInfo { path, head: self.head, totals: self.sums.totals, file_bytes })
+        let crc = self.sums.crc();
+        Ok(SnapshotInfo { path, head: self.head, totals: self.sums.totals, file_bytes, crc })
     }
 }

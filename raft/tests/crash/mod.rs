@@ -5,6 +5,7 @@
 //! acknowledged counts from then on, whatever happens to it. Rounds are run over one directory, so that each
 //! recovery is the next one's past. `PALISADE_CRASH_ROUNDS` overrides how many there are.
 
+mod full;
 mod kill;
 mod model;
 mod power;

@@ -23,7 +23,7 @@ fn run(line: &[&str]) -> Output {
         .unwrap_or_else(|error| panic!("{line:?}: {error}"))
 }
 
-fn must(line: &[&str]) {
+pub fn must(line: &[&str]) {
     let output = run(line);
     assert!(output.status.success(), "{line:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
