@@ -6,8 +6,10 @@ use futures::{FutureExt, StreamExt, stream::BoxStream};
 use openraft::AsyncRuntime;
 use palisade_state::Rt;
 
-use super::{Answer, Answers, PeerApi, PeerError, convert, receive::Receiving, wire};
-use crate::{detector::Detector, fault::chain, store::Service, types::Raft, wal::Handle};
+use super::{Answer, Answers, Door, PeerApi, PeerError, convert, receive::Receiving, wire};
+use crate::{
+    detector::Detector, fault::chain, membership::Members, store::Service, types::Raft, wal::Handle,
+};
 
 const FULL_DISK_PAUSE: Duration = Duration::from_millis(200);
 
@@ -19,6 +21,8 @@ pub(crate) struct Local<R: AsyncRuntime> {
     pub(crate) detector: Arc<Detector>,
     pub(crate) store: Service,
     pub(crate) receiving: Receiving,
+    pub(crate) members: Arc<Members<R>>,
+    pub(crate) door: Arc<dyn Door>,
 }
 
 fn failed(error: &dyn std::error::Error) -> PeerError {
@@ -77,9 +81,10 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
     }
 
     fn vote(&self, request: wire::VoteRequest) -> Answer<wire::VoteReply> {
-        let raft = self.raft.clone();
+        let (raft, door) = (self.raft.clone(), self.door.clone());
         async move {
             let request = convert::vote_in::<R>(request)?;
+            door.admit(request.vote.leader_id.voted_for)?;
             let response = raft.vote(request).await.map_err(|error| failed(&error))?;
             Ok(convert::voted_out::<R>(&response))
         }
@@ -87,9 +92,10 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
     }
 
     fn pre_vote(&self, request: wire::VoteRequest) -> Answer<wire::VoteReply> {
-        let raft = self.raft.clone();
+        let (raft, door) = (self.raft.clone(), self.door.clone());
         async move {
             let request = convert::vote_in::<R>(request)?;
+            door.admit(request.vote.leader_id.voted_for)?;
             let response = raft.pre_vote(request).await.map_err(|error| failed(&error))?;
             Ok(convert::voted_out::<R>(&response))
         }
@@ -133,5 +139,13 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
 
     fn read_index(&self) -> Answer<wire::ReadIndexReply> {
         self.store.clone().read_index().map(Ok).boxed()
+    }
+
+    fn manage(&self, request: wire::ManageRequest) -> Answer<wire::ManageReply> {
+        self.members.clone().answer(request).map(Ok).boxed()
+    }
+
+    fn trust(&self, from: u64) -> Answer<wire::TrustReply> {
+        self.members.trust(from)
     }
 }

@@ -7,7 +7,7 @@
 //! - `ENV-1` A handler runs only for a principal that may do the method's action on what the input
 //!   names.
 //! - `ENV-2` Each mutation leaves one audit record: with its writes when it is applied, by itself
-//!   when it is refused.
+//!   when it is refused or is an action, whose effect is not in a transaction.
 //! - `ENV-3` Queries never write.
 
 mod page;
@@ -265,6 +265,16 @@ impl Envelope {
                 let stream = run(cx, call.view, input).await?;
                 Ok(Answer { reply: Reply::Stream(stream), revision, etag: None, replayed: false })
             }
+            Handler::Action(run) => {
+                let ended = run(cx, input).await;
+                match &ended {
+                    Ok(_) if !call.options.dry_run => self.record(&call, "ok").await,
+                    Ok(_) => {}
+                    Err(refused) => self.audit_refusal(&call, refused).await,
+                }
+                let revision = self.context.store.view().revision();
+                Ok(Answer { reply: Reply::Json(ended?), revision, etag: None, replayed: false })
+            }
             Handler::Mutation(run) => {
                 let build = |tx: &mut Tx| run(&cx, tx, input.clone());
                 if call.options.dry_run {
@@ -316,7 +326,12 @@ impl Envelope {
         if !writes || transient || call.options.dry_run {
             return;
         }
-        let draft = call.audit(refused.code.as_str());
+        self.record(call, refused.code.as_str()).await;
+    }
+
+    /// Chains an audit record by itself. What it tells of has happened whether it is told or not.
+    async fn record(&self, call: &Call<'_>, outcome: &str) {
+        let draft = call.audit(outcome);
         let once = Once {
             may_be_known: false,
             key: Idempotency {
@@ -332,7 +347,7 @@ impl Envelope {
         .await;
         if let Err(error) = recorded {
             let request_id = &call.options.request_id;
-            tracing::warn!(%request_id, %error, "a refused mutation could not be audited");
+            tracing::error!(%request_id, outcome, %error, "a call could not be audited");
         }
     }
 }
