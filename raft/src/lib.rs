@@ -14,6 +14,7 @@ pub mod wal;
 
 mod detector;
 mod fault;
+mod formats;
 mod forward;
 pub mod history;
 mod identity;
@@ -30,9 +31,11 @@ pub mod peer;
 mod peers;
 mod progress;
 mod proposer;
+mod reached;
 mod reads;
 mod refusal;
 mod replica;
+mod reports;
 mod runtime;
 mod schedule;
 mod snapshots;
@@ -43,6 +46,7 @@ mod storage_tests;
 mod store;
 mod types;
 
+pub use formats::Build;
 pub use identity::{Identity, IdentityError};
 pub use metrics::{Cause, Metrics};
 pub use offload::Disk;

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time
 use palisade_state::{ReplicaId, Rt};
 
 use crate::{
-    Disk, Identity, IdentityError, PeerTls, TlsError, history::HistorySizes, peer::Transport,
-    snapshots::SnapshotsError, wal,
+    Build, Disk, Identity, IdentityError, PeerTls, TlsError, history::HistorySizes,
+    peer::Transport, snapshots::SnapshotsError, wal,
 };
 
 /// Times and sizes. The defaults are for a local network and a disk that syncs in milliseconds.
@@ -40,6 +40,10 @@ pub struct Tuning {
     pub log: LogSizes,
     /// How much history is kept.
     pub history: HistorySizes,
+    /// The shortest time between two reports of what is durable in history.
+    pub report: Duration,
+    /// The release that runs; another one than this build only to rehearse an upgrade.
+    pub build: Build,
 }
 
 /// Sizes of the log's files.
@@ -78,6 +82,8 @@ impl Default for Tuning {
             handover: Duration::from_secs(2),
             log: LogSizes::default(),
             history: HistorySizes::default(),
+            report: Duration::from_secs(10),
+            build: Build::default(),
         }
     }
 }

@@ -91,7 +91,7 @@ fn is_repeatable(command: &Command) -> bool {
     }
 }
 
-fn millis(time: Duration) -> u64 {
+pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -164,6 +164,18 @@ impl<R: AsyncRuntime> Replica<R> {
         &self.history
     }
 
+    /// What an operator should know although it serves.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.history.status().findings;
+        let left_out = self.history.left_out();
+        if left_out > 0 {
+            warnings.push(format!(
+                "history could not keep up {left_out} times: what records were before those changes is not known here"
+            ));
+        }
+        warnings
+    }
+
     /// Takes a snapshot soon, whatever the policy says.
     ///
     /// # Errors
@@ -204,7 +216,7 @@ impl<R: AsyncRuntime> Replica<R> {
         }
     }
 
-    fn check_serving(&self) -> Result<(), StoreError> {
+    pub(crate) fn check_serving(&self) -> Result<(), StoreError> {
         if let Some(reason) = self.fault() {
             return Err(StoreError::Unavailable(reason));
         }
@@ -273,17 +285,6 @@ impl<R: AsyncRuntime> Replica<R> {
         }
     }
 
-    async fn caught_up(&self, index: u64, patience: Duration) -> Result<View, StoreError> {
-        match timeout(self.rt.as_ref(), patience, self.progress().wait(index)).await {
-            Some(Ok(())) => Ok(self.published.view()),
-            Some(Err(_)) => {
-                self.check_serving()?;
-                Err(StoreError::Unavailable("it has stopped".to_owned()))
-            }
-            None => Err(StoreError::NoQuorum { waited_ms: millis(patience) }),
-        }
-    }
-
     async fn read(&self) -> Result<View, StoreError> {
         let begun = self.rt.now();
         let patience = self.tuning.patience;
@@ -307,6 +308,7 @@ impl<R: AsyncRuntime> Replica<R> {
         let voters: Vec<u64> = membership.voter_ids().collect();
         let matched = shown.replication.unwrap_or_default();
         let acked = shown.heartbeat.unwrap_or_default();
+        let view = self.published.view();
         let member = |(id, node): (&u64, &crate::types::Node)| {
             let leader = shown.current_leader == Some(*id);
             let is_me = *id == shown.id;
@@ -323,6 +325,8 @@ impl<R: AsyncRuntime> Replica<R> {
                 lag: matched_index
                     .map(|matched| shown.last_log_index.unwrap_or(0).saturating_sub(matched)),
                 last_ack_ms: ack.map(|at| millis(at.into_inner().elapsed())),
+                version: view.replica(*id).map(|row| row.version.clone()),
+                format_max: view.replica(*id).map(|row| row.format_max),
             }
         };
         membership.nodes().map(member).collect::<Vec<_>>()
@@ -420,10 +424,7 @@ impl<R: AsyncRuntime> Store for Replica<R> {
     }
 
     fn at_revision(&self, revision: u64) -> BoxFuture<'_, Result<View, StoreError>> {
-        Box::pin(async move {
-            self.check_serving()?;
-            self.caught_up(revision, self.tuning.patience).await
-        })
+        Box::pin(self.view_at(revision))
     }
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Outcome, StoreError>> {
@@ -461,6 +462,8 @@ impl<R: AsyncRuntime> Store for Replica<R> {
             },
             members: self.members(),
             fault: self.fault(),
+            format: self.published.view().format(),
+            warnings: self.warnings(),
         }
     }
 }

@@ -18,6 +18,10 @@ pub(super) struct Member {
     matched_index: Option<u64>,
     lag: Option<u64>,
     last_ack_ms: Option<u64>,
+    /// The release that it runs, as it last reported.
+    version: Option<String>,
+    /// The newest format that it reads, as it last reported.
+    format_max: Option<u32>,
 }
 
 /// What the answering replica knows of its cluster.
@@ -38,6 +42,10 @@ pub(super) struct Status {
     state: String,
     members: Vec<Member>,
     fault: Option<String>,
+    /// The format in which the log is written: every member reads it.
+    format: u32,
+    /// What an operator should know of the answering replica although it serves.
+    warnings: Vec<String>,
 }
 
 pub(super) fn status(status: ClusterStatus) -> Status {
@@ -65,9 +73,13 @@ pub(super) fn status(status: ClusterStatus) -> Status {
                 matched_index: member.matched_index,
                 lag: member.lag,
                 last_ack_ms: member.last_ack_ms,
+                version: member.version,
+                format_max: member.format_max,
             })
             .collect(),
         fault: status.fault,
+        format: status.format,
+        warnings: status.warnings,
     }
 }
 
