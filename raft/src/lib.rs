@@ -16,6 +16,7 @@ mod addresses;
 mod detector;
 mod exile;
 mod fault;
+mod formats;
 mod forward;
 pub mod history;
 mod identity;
@@ -33,9 +34,11 @@ pub mod peer;
 mod peers;
 mod progress;
 mod proposer;
+mod reached;
 mod reads;
 mod refusal;
 mod replica;
+mod reports;
 mod runtime;
 mod schedule;
 mod snapshots;
@@ -47,6 +50,7 @@ mod store;
 mod types;
 
 pub use addresses::Addresses;
+pub use formats::Build;
 pub use identity::{Identity, IdentityError};
 pub use membership::{
     Change, ManageError, Managed, MembershipTuning, Neighbours, Vault, Why,

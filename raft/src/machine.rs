@@ -21,7 +21,7 @@ use openraft::{
     storage::{EntryResponder, RaftStateMachine},
 };
 use palisade_state::{
-    Machine, Outcome, Position, Retired, Rt, State, Verdict, View, command::Kind,
+    ApplyError, Machine, Outcome, Position, Retired, Rt, State, Verdict, View, command::Kind,
 };
 
 use crate::{
@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) snapshots: Arc<SnapshotStore>,
     /// Monotonic microseconds at which the last batch was applied.
     pub(crate) applied_at: AtomicU64,
+    /// The release that runs here.
+    pub(crate) version: String,
 }
 
 impl Shared {
@@ -177,6 +179,22 @@ impl StateMachine {
         }
     }
 
+    /// Which releases run where, when one of them is too old.
+    fn releases(&self, error: &io::Error) -> String {
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<ApplyError>());
+        let format = match cause {
+            Some(
+                ApplyError::NewerFormat { format, .. } | ApplyError::FormatRaised { format, .. },
+            ) => *format,
+            _ => return String::new(),
+        };
+        let view = self.machine.published().view();
+        let newer = view.replicas().find(|(_, row)| row.format_max >= format);
+        let newer = newer
+            .map(|(id, row)| format!(", and replica {id} reported that it runs {}", row.version));
+        format!(" (this replica runs {}{})", self.shared.version, newer.unwrap_or_default())
+    }
+
     fn builder(&self) -> Builder {
         Builder {
             view: self.machine.published().view(),
@@ -226,7 +244,7 @@ impl<R: AsyncRuntime> RaftStateMachine<TypeConfig<R>> for StateMachine {
         let entries = std::mem::take(&mut self.told);
         self.feeder.push(Batch { before, first, last, entries });
         if let Err(error) = &ended {
-            self.shared.fault.raise(format!("apply: {}", chain(error)));
+            self.shared.fault.raise(format!("apply: {}{}", chain(error), self.releases(error)));
         }
         ended
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time
 use palisade_state::{ReplicaId, Rt};
 
 use crate::{
-    Disk, Identity, IdentityError, MembershipTuning, Neighbours, PeerTls, TlsError,
+    Build, Disk, Identity, IdentityError, MembershipTuning, Neighbours, PeerTls, TlsError,
     history::HistorySizes, peer::Transport, snapshots::SnapshotsError, wal,
 };
 
@@ -42,6 +42,10 @@ pub struct Tuning {
     pub history: HistorySizes,
     /// Times and bounds of membership.
     pub membership: MembershipTuning,
+    /// The shortest time between two reports of what is durable in history.
+    pub report: Duration,
+    /// The release that runs; another one than this build only to rehearse an upgrade.
+    pub build: Build,
 }
 
 /// Sizes of the log's files.
@@ -81,6 +85,8 @@ impl Default for Tuning {
             log: LogSizes::default(),
             history: HistorySizes::default(),
             membership: MembershipTuning::default(),
+            report: Duration::from_secs(10),
+            build: Build::default(),
         }
     }
 }

@@ -21,6 +21,7 @@ use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::{
+    formats::Build,
     leadership::Leadership,
     machine::Shared,
     refusal::Refusal,
@@ -167,6 +168,7 @@ pub(crate) struct Leader<R: AsyncRuntime> {
     pub(crate) wal: Handle,
     pub(crate) form: Form,
     pub(crate) pipeline: usize,
+    pub(crate) build: Build,
 }
 
 /// Takes what goes into the next entry: transactions together, anything else alone.
@@ -259,11 +261,26 @@ impl<R: AsyncRuntime> Leader<R> {
                 continue;
             }
             waiting.retain(|proposal: &Proposal| !proposal.is_abandoned());
+            self.refuse_what_is_too_new(&mut waiting);
             let group = take_group(&mut waiting);
             if group.is_empty() {
                 continue;
             }
             self.propose(&mut stamp, term, group, slot).await;
+        }
+    }
+
+    /// Refuses what some member could not read.
+    fn refuse_what_is_too_new(&self, waiting: &mut VecDeque<Proposal>) {
+        if self.build.newer.is_empty() {
+            return;
+        }
+        let active = self.published.view().format();
+        for proposal in std::mem::take(waiting) {
+            match self.build.check(&proposal.command, active) {
+                Ok(()) => waiting.push_back(proposal),
+                Err(refusal) => proposal.waiter.0.send(Err(refusal)),
+            }
         }
     }
 

@@ -94,7 +94,7 @@ fn is_repeatable(command: &Command) -> bool {
     }
 }
 
-fn millis(time: Duration) -> u64 {
+pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -165,6 +165,18 @@ impl<R: AsyncRuntime> Replica<R> {
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
+    }
+
+    /// What an operator should know although it serves.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.history.status().findings;
+        let left_out = self.history.left_out();
+        if left_out > 0 {
+            warnings.push(format!(
+                "history could not keep up {left_out} times: what records were before those changes is not known here"
+            ));
+        }
+        warnings
     }
 
     /// Takes a snapshot soon, whatever the policy says.
@@ -298,17 +310,6 @@ impl<R: AsyncRuntime> Replica<R> {
         }
     }
 
-    async fn caught_up(&self, index: u64, patience: Duration) -> Result<View, StoreError> {
-        match timeout(self.rt.as_ref(), patience, self.progress().wait(index)).await {
-            Some(Ok(())) => Ok(self.published.view()),
-            Some(Err(_)) => {
-                self.check_serving()?;
-                Err(StoreError::Unavailable("it has stopped".to_owned()))
-            }
-            None => Err(StoreError::NoQuorum { waited_ms: millis(patience) }),
-        }
-    }
-
     async fn read(&self) -> Result<View, StoreError> {
         let begun = self.rt.now();
         let patience = self.tuning.patience;
@@ -333,6 +334,7 @@ impl<R: AsyncRuntime> Replica<R> {
         let voters: Vec<u64> = membership.voter_ids().collect();
         let matched = shown.replication.unwrap_or_default();
         let acked = shown.heartbeat.unwrap_or_default();
+        let view = self.published.view();
         let member = |(id, node): (&u64, &crate::types::Node)| {
             let leader = shown.current_leader == Some(*id);
             let is_me = *id == shown.id;
@@ -351,6 +353,8 @@ impl<R: AsyncRuntime> Replica<R> {
                 last_ack_ms: ack.map(|at| millis(at.into_inner().elapsed())),
                 drained: roster::is_drained(&view, ReplicaId(*id)),
                 phase: self.asking.members.phase(*id),
+                version: view.replica(*id).map(|row| row.version.clone()),
+                format_max: view.replica(*id).map(|row| row.format_max),
             }
         };
         membership.nodes().map(member).collect::<Vec<_>>()
@@ -448,10 +452,7 @@ impl<R: AsyncRuntime> Store for Replica<R> {
     }
 
     fn at_revision(&self, revision: u64) -> BoxFuture<'_, Result<View, StoreError>> {
-        Box::pin(async move {
-            self.check_serving()?;
-            self.caught_up(revision, self.tuning.patience).await
-        })
+        Box::pin(self.view_at(revision))
     }
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Outcome, StoreError>> {
@@ -489,6 +490,8 @@ impl<R: AsyncRuntime> Store for Replica<R> {
             },
             members: self.members(),
             fault: self.fault(),
+            format: self.published.view().format(),
+            warnings: self.warnings(),
         }
     }
 }

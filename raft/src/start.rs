@@ -36,6 +36,7 @@ use crate::{
     proposer::{self, Leader, Proposer},
     reads::{Reads, Rounds},
     replica::{End, Replica},
+    reports::Reporter,
     schedule::Schedule,
     snapshots::{Found, SnapshotStore},
     stop::{Stop, spawn_until},
@@ -219,11 +220,13 @@ impl<R: AsyncRuntime> Replica<R> {
             metrics: metrics.clone(),
             snapshots: recovery.snapshots.clone(),
             applied_at: AtomicU64::new(now),
+            version: tuning.build.version.clone(),
         });
         let (machine, start) = match recovery.found.state {
             Some((last, membership, state)) => (Machine::new(state), Some((last, membership))),
             None => (Machine::default(), None),
         };
+        let machine = machine.reading(tuning.build.format_max);
         let published = machine.published();
         let feed = Arc::new(Feed::new(tuning.history.queue_bytes));
         let feeder = Feeder::new(feed.clone(), !tuning.history.retention.versions.is_zero());
@@ -305,6 +308,7 @@ impl<R: AsyncRuntime> Parts<R> {
         });
         self.spawn_store(&stop, &wal, &leadership, &proposer, waiting, readers);
         let (tls, serving) = self.serve(connected.serving, api.clone(), store, door);
+        self.spawn_reports(&stop, &leadership, &proposer, &forwarder);
         let history = self.history.1.take();
         let end = Arc::new(Mutex::new(End { serving, wal: running, history }));
         let follower = leadership::Follower {
@@ -445,6 +449,7 @@ impl<R: AsyncRuntime> Parts<R> {
             wal: wal.clone(),
             form: Form { cluster, lineage, epoch },
             pipeline: self.tuning.pipeline,
+            build: self.tuning.build.clone(),
         };
         spawn_until(&self.rt, stop.clone(), "proposer", leader.run(waiting));
         let rounds = Rounds {
@@ -459,6 +464,30 @@ impl<R: AsyncRuntime> Parts<R> {
         let (rt, raft, published) = (self.rt.clone(), self.raft.clone(), self.published.clone());
         let tick = proposer::tick(rt, raft, published, proposer.clone(), self.tuning.tick);
         spawn_until(&self.rt, stop.clone(), "tick", tick);
+    }
+
+    /// What this replica says of itself, and what it does with what others say while it leads.
+    fn spawn_reports(
+        &self,
+        stop: &Arc<Stop>,
+        leadership: &Arc<Leadership>,
+        proposer: &Proposer,
+        forwarder: &Arc<Forwarder>,
+    ) {
+        let reporter = Reporter {
+            raft: self.raft.clone(),
+            rt: self.rt.clone(),
+            me: self.identity.replica.0,
+            published: self.published.clone(),
+            leadership: leadership.clone(),
+            proposer: proposer.clone(),
+            forwarder: forwarder.clone(),
+            history: self.history.clone(),
+            build: self.tuning.build.clone(),
+            every: self.tuning.report,
+            patience: self.tuning.patience,
+        };
+        spawn_until(&self.rt, stop.clone(), "reports", reporter.run());
     }
 
     /// Finding out early that the leader is gone.

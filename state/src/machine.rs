@@ -125,6 +125,8 @@ pub struct Machine {
     /// Of the entries applied since the last publication.
     changes: Changes,
     published: Arc<Published>,
+    /// The newest format that it applies.
+    format_max: u32,
 }
 
 impl Default for Machine {
@@ -141,7 +143,14 @@ impl Machine {
             watchers: Watchers::new(state.applied.index),
             state: ArcSwap::from_pointee(state.clone()),
         };
-        Self { state, changes: Changes::default(), published: Arc::new(published) }
+        let (changes, published) = (Changes::default(), Arc::new(published));
+        Self { state, changes, published, format_max: FORMAT }
+    }
+
+    /// The machine of a build that reads formats up to `format_max`: for rehearsals of an upgrade.
+    #[must_use]
+    pub fn reading(self, format_max: u32) -> Self {
+        Self { format_max, ..self }
     }
 
     /// Where views and change sets come from.
@@ -167,7 +176,7 @@ impl Machine {
     /// # Errors
     /// The entry is not one that this build may apply; the state is unchanged.
     pub fn apply(&mut self, at: Position, entry: Entry) -> Result<Vec<Outcome>, ApplyError> {
-        if entry.format > FORMAT {
+        if entry.format > self.format_max {
             return Err(ApplyError::NewerFormat { index: at.index, format: entry.format });
         }
         if entry.commands.iter().any(|command| command.kind.is_none()) {
@@ -175,7 +184,7 @@ impl Machine {
         }
         let in_its_term = entry.proposer_term == at.term;
         if let [Command { kind: Some(Kind::RaiseFormat(raise)) }] = entry.commands.as_slice()
-            && raise.format > FORMAT
+            && raise.format > self.format_max
             && in_its_term
             && replicas::may_raise(&self.state, raise).is_ok()
         {

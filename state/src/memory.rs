@@ -106,7 +106,9 @@ impl Store for MemoryStore {
     fn at_revision(&self, revision: u64) -> BoxFuture<'_, Result<View, StoreError>> {
         let view = self.view();
         let reached = view.applied().index >= revision;
-        Box::pin(ready(if reached { Ok(view) } else { Err(StoreError::NoQuorum { waited_ms: 0 }) }))
+        let current = view.applied().index;
+        let refused = Err(StoreError::NotReached { revision, current });
+        Box::pin(ready(if reached { Ok(view) } else { refused }))
     }
 
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Outcome, StoreError>> {
@@ -139,6 +141,8 @@ impl Store for MemoryStore {
             last_ack_ms: Some(0),
             drained: crate::roster::is_drained(&view, ReplicaId(1)),
             phase: None,
+            version: None,
+            format_max: None,
         };
         ClusterStatus {
             cluster: "memory".into(),
@@ -154,6 +158,8 @@ impl Store for MemoryStore {
             state: "leader".into(),
             members: vec![member],
             fault: None,
+            format: view.format(),
+            warnings: vec![],
         }
     }
 }

@@ -91,6 +91,26 @@ pub enum StoreError {
     /// What was proposed breaks a rule and would be refused everywhere: a defect of its builder.
     #[error("the command breaks a rule: {0}")]
     Invalid(String),
+    /// There is no such revision yet.
+    #[error("revision {revision} is not reached yet; the cluster is at {current}")]
+    NotReached {
+        /// What was asked for.
+        revision: u64,
+        /// What is committed.
+        current: u64,
+    },
+    /// The cluster has it, and this replica has not caught up with it.
+    #[error(
+        "this replica is behind: it has applied up to {applied} and did not reach {revision} within {waited_ms} ms"
+    )]
+    Behind {
+        /// What was asked for.
+        revision: u64,
+        /// Where the replica is.
+        applied: u64,
+        /// How long it was waited for.
+        waited_ms: u64,
+    },
     /// This replica is stopping or was removed from the cluster.
     #[error("this replica is not serving: {0}")]
     Unavailable(String),
@@ -164,6 +184,12 @@ pub struct MemberStatus {
     /// For a replica that does not vote yet: how far it is with joining; known to the leader only.
     #[serde(default)]
     pub phase: Option<String>,
+    /// The release that it runs, as it last reported.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// The newest format that it reads, as it last reported.
+    #[serde(default)]
+    pub format_max: Option<u32>,
 }
 
 /// What a replica knows of its cluster.
@@ -196,4 +222,10 @@ pub struct ClusterStatus {
     pub members: Vec<MemberStatus>,
     /// Why this replica does not serve, if it does not.
     pub fault: Option<String>,
+    /// The format in which entries are written: every member reads it.
+    #[serde(default)]
+    pub format: u32,
+    /// What an operator should know of the answering replica although it serves.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }

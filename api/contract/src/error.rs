@@ -199,6 +199,11 @@ impl From<StoreError> for Error {
             StoreError::NoSpace => {
                 (Code::NoSpace, "make room on the leader's disk: writes go on by themselves")
             }
+            StoreError::NotReached { .. } => (
+                Code::Unavailable,
+                "ask for a revision that the cluster has answered, or wait until it gets there",
+            ),
+            StoreError::Behind { .. } => (Code::Unavailable, "try again, or ask another replica"),
             StoreError::TooLarge(_) => (Code::TooLarge, "split the request"),
             _ => (Code::Unavailable, "ask another replica"),
         };

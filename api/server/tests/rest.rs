@@ -264,6 +264,20 @@ async fn without_a_quorum_local_reads_go_on_and_writes_say_why_not() {
 }
 
 #[tokio::test]
+async fn a_read_waits_for_a_revision_and_says_when_there_is_none_such() {
+    let world = world().await;
+    put(&world, "a").await;
+    let revision = world.store.memory.view().applied().index;
+    let there = world.api("GET", &format!("/widgets/a?atRevision={revision}")).send().await;
+    assert_eq!(there.status, 200);
+    let refused = world.api("GET", "/widgets/a?atRevision=1000000").send().await;
+    assert_eq!((refused.status.as_u16(), refused.code().as_str()), (503, "UNAVAILABLE"));
+    let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+    let expected = format!("revision 1000000 is not reached yet; the cluster is at {revision}");
+    assert_eq!(detail, expected);
+}
+
+#[tokio::test]
 async fn a_stream_comes_as_bytes() {
     let world = world().await;
     let streamed = world.api("GET", "/stream").send().await;

@@ -84,6 +84,7 @@ impl StoreBuilder<Config, LogStore, StateMachine, Guard> for Stores {
             metrics: Arc::new(Metrics::default()),
             snapshots: Arc::new(snapshots),
             applied_at: AtomicU64::new(0),
+            version: "test".into(),
         });
         let machine = StateMachine::new(
             Machine::default(),

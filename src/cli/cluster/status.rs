@@ -111,6 +111,7 @@ fn page(status: &Value, shards: &Value) -> String {
         ("Term", cell(status, "/term")),
         ("Last index", cell(status, "/lastIndex")),
         ("Revision", cell(status, "/revision")),
+        ("Format", cell(status, "/format")),
         ("Answered by", format!("replica {}", cell(status, "/replica"))),
     ] {
         page.push_str(&format!("{label:<12} {value}\n"));
@@ -124,7 +125,8 @@ fn page(status: &Value, shards: &Value) -> String {
 const SILENT_MS: u64 = 2_000;
 
 fn member_table(status: &Value, owned: &Owned) -> Table {
-    let mut table = Table::new(&["REPLICA", "STATE", "LAST INDEX", "LAG", "API", "PEER", "SHARDS"]);
+    let mut table =
+        Table::new(&["REPLICA", "STATE", "LAST INDEX", "LAG", "API", "PEER", "VERSION", "SHARDS"]);
     for member in members(status) {
         let id = number(member, "/id");
         let is_leader = leader(status) == Some(id);
@@ -140,6 +142,7 @@ fn member_table(status: &Value, owned: &Owned) -> Table {
             lag,
             cell(member, "/apiAddr"),
             cell(member, "/peerAddr"),
+            cell(member, "/version"),
             owned.of(id),
         ]);
     }
@@ -209,11 +212,11 @@ mod tests {
     fn status_sample() -> Value {
         let member = |id: u64, lag: Option<u64>| {
             json!({"id": id, "matchedIndex": lag.map(|lag| 42 - lag), "lag": lag, "voter": true,
-                "leader": id == 2, "lastAckMs": if id == 3 { 9_000 } else { 12 },
+                "leader": id == 2, "version": "0.1.0", "lastAckMs": if id == 3 { 9_000 } else { 12 },
                 "apiAddr": format!("127.0.0.1:740{id}"), "peerAddr": format!("127.0.0.1:741{id}")})
         };
         json!({"cluster": "cl_1", "lineage": "ln_1", "leader": 2, "term": 3, "lastIndex": 42,
-            "revision": 40, "replica": 2,
+            "revision": 40, "replica": 2, "format": 1,
             "members": [member(1, Some(0)), member(2, None), member(3, Some(7))]})
     }
 
@@ -229,12 +232,13 @@ mod tests {
         Term         3
         Last index   42
         Revision     40
+        Format       1
         Answered by  replica 2
 
-        REPLICA  STATE               LAST INDEX  LAG  API             PEER            SHARDS
-        1        follower            42          0    127.0.0.1:7401  127.0.0.1:7411  controllers 128, scheduler 86
-        2        leader              42          0    127.0.0.1:7402  127.0.0.1:7412  controllers 128, scheduler 170
-        3        follower, away 9 s  35          7    127.0.0.1:7403  127.0.0.1:7413  controllers 0, scheduler 0
+        REPLICA  STATE               LAST INDEX  LAG  API             PEER            VERSION  SHARDS
+        1        follower            42          0    127.0.0.1:7401  127.0.0.1:7411  0.1.0    controllers 128, scheduler 86
+        2        leader              42          0    127.0.0.1:7402  127.0.0.1:7412  0.1.0    controllers 128, scheduler 170
+        3        follower, away 9 s  35          7    127.0.0.1:7403  127.0.0.1:7413  0.1.0    controllers 0, scheduler 0
         ");
     }
 }

@@ -22,6 +22,10 @@ pub(super) struct Member {
     drained: bool,
     /// How far it is with joining, while it does not vote; the leader alone knows.
     phase: Option<String>,
+    /// The release that it runs, as it last reported.
+    version: Option<String>,
+    /// The newest format that it reads, as it last reported.
+    format_max: Option<u32>,
 }
 
 /// What the answering replica knows of its cluster.
@@ -42,6 +46,10 @@ pub(super) struct Status {
     state: String,
     members: Vec<Member>,
     fault: Option<String>,
+    /// The format in which the log is written: every member reads it.
+    format: u32,
+    /// What an operator should know of the answering replica although it serves.
+    warnings: Vec<String>,
 }
 
 pub(super) fn status(status: ClusterStatus) -> Status {
@@ -71,9 +79,13 @@ pub(super) fn status(status: ClusterStatus) -> Status {
                 last_ack_ms: member.last_ack_ms,
                 drained: member.drained,
                 phase: member.phase,
+                version: member.version,
+                format_max: member.format_max,
             })
             .collect(),
         fault: status.fault,
+        format: status.format,
+        warnings: status.warnings,
     }
 }
 

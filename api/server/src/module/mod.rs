@@ -173,6 +173,14 @@ impl Module for ServerModule {
                 "look at its log, mend the cause and restart it",
             ));
         }
+        for warning in status.warnings {
+            found.push(finding(
+                "cluster.replica",
+                Severity::Warning,
+                format!("replica {}: {warning}", status.replica),
+                "docs/storage.md says what each means; the replica serves all the same",
+            ));
+        }
         if let Err(broken) = view.verify_audit() {
             let fix = "compare with an exported chain; do not trust records from there on";
             found.push(finding("audit.broken", Severity::Error, broken.to_string(), fix));

@@ -1,0 +1,176 @@
+//! What replicas report through the log, and what the leader makes of it: windows that shrink, a format that rises.
+//!
+//! # Invariants
+//! - `REPORT-1` Nothing is proposed while nothing has changed: an idle cluster stays idle.
+//! - `REPORT-2` What leaves memory is durable in the history of a majority of the voters.
+
+use std::{sync::Arc, time::Duration};
+
+use openraft::AsyncRuntime;
+use palisade_state::{
+    Published, Rt, View,
+    command::{Kind, RaiseFormat, ReplicaReport, Trim},
+    limits::{AUDIT_MAX, EVENTS_MAX},
+    port::timeout,
+};
+
+use crate::{
+    formats::Build, forward::Forwarder, history::History, leadership::Leadership,
+    proposer::Proposer, types::Raft,
+};
+
+/// How often it is looked whether there is something to say.
+const LOOK: Duration = Duration::from_millis(500);
+/// Trims in one look; each takes a bounded step.
+const TRIMS_MAX: usize = 64;
+
+/// One replica's reports, and its duties as leader.
+pub(crate) struct Reporter<R: AsyncRuntime> {
+    pub(crate) raft: Raft<R>,
+    pub(crate) rt: Rt,
+    pub(crate) me: u64,
+    pub(crate) published: Arc<Published>,
+    pub(crate) leadership: Arc<Leadership>,
+    pub(crate) proposer: Proposer,
+    pub(crate) forwarder: Arc<Forwarder>,
+    pub(crate) history: History,
+    pub(crate) build: Build,
+    /// The shortest time between two reports of what is durable.
+    pub(crate) every: Duration,
+    pub(crate) patience: Duration,
+}
+
+/// What a majority of the voters has at least, from what each has.
+fn majority(mut durable: Vec<u64>) -> u64 {
+    durable.sort_unstable_by(|a, b| b.cmp(a));
+    durable.get(durable.len() / 2).copied().unwrap_or(0)
+}
+
+fn excess(first: Option<u64>, last: u64, window: usize) -> u64 {
+    let kept = first.map_or(0, |first| (last + 1).saturating_sub(first));
+    kept.saturating_sub(u64::try_from(window).unwrap_or(u64::MAX))
+}
+
+/// What may leave memory, if something should.
+fn trim(view: &View, voters: &[u64]) -> Option<Trim> {
+    let of = |durable: fn(&palisade_state::ReplicaRow) -> u64| {
+        majority(voters.iter().map(|id| view.replica(*id).map_or(0, durable)).collect())
+    };
+    let (events, audit) = (of(|row| row.events_durable), of(|row| row.audit_durable));
+    let over = |first: Option<u64>, last, window, durable| {
+        excess(first, last, window) > 0 && first.is_some_and(|first| first <= durable)
+    };
+    let wanted = over(view.first_event(), view.last_event(), EVENTS_MAX, events)
+        || over(view.first_audit(), view.last_audit(), AUDIT_MAX, audit);
+    wanted.then_some(Trim { events_below: events + 1, audit_below: audit + 1 })
+}
+
+/// The format that all members read, if it is above the active one.
+fn raise(view: &View, members: &[u64], format_max: u32) -> Option<RaiseFormat> {
+    let reads = members.iter().map(|id| view.replica(*id).map_or(0, |row| row.format_max));
+    let format = reads.min()?.min(format_max);
+    (format > view.format()).then(|| RaiseFormat { format, members: members.to_vec() })
+}
+
+impl<R: AsyncRuntime> Reporter<R> {
+    pub(crate) async fn run(self) {
+        let mut reported: Option<Duration> = None;
+        loop {
+            self.rt.sleep(LOOK.min(self.every)).await;
+            let seen = self.leadership.seen();
+            let membership = seen.membership.membership();
+            let view = self.published.view();
+            if view.formation().is_none() || membership.get_node(&self.me).is_none() {
+                continue;
+            }
+            let now = self.rt.now();
+            let is_early = reported.is_some_and(|at| now < at + self.every);
+            if let Some(report) = self.report(&view, is_early)
+                && self.propose(Kind::Report(report)).await
+            {
+                reported = Some(now);
+            }
+            if self.raft.is_leader() {
+                let voters: Vec<u64> = membership.voter_ids().collect();
+                let members: Vec<u64> = membership.nodes().map(|(id, _)| *id).collect();
+                self.lead(&voters, &members).await;
+            }
+        }
+    }
+
+    fn report(&self, view: &View, is_early: bool) -> Option<ReplicaReport> {
+        let durable = self.history.durable();
+        let Build { format_max, version, .. } = self.build.clone();
+        let known = view.replica(self.me);
+        let same_build =
+            known.is_some_and(|row| row.format_max == format_max && row.version == version);
+        // A history that is not open yet has said nothing; what it had said stays.
+        let (audit, events) = known.map_or((0, 0), |row| (row.audit_durable, row.events_durable));
+        let is_news = durable.audit > audit || durable.events > events;
+        (!same_build || (is_news && !is_early)).then(|| ReplicaReport {
+            replica: self.me,
+            format_max,
+            version,
+            events_durable: durable.events.max(events),
+            audit_durable: durable.audit.max(audit),
+        })
+    }
+
+    async fn lead(&self, voters: &[u64], members: &[u64]) {
+        let view = self.published.view();
+        if let Some(raise) = raise(&view, members, self.build.format_max) {
+            let format = raise.format;
+            if self.propose(Kind::RaiseFormat(raise)).await {
+                tracing::info!(format, "every member reads a newer format: it is active now");
+            }
+        }
+        for _ in 0..TRIMS_MAX {
+            let Some(trim) = trim(&self.published.view(), voters) else { return };
+            if !self.propose(Kind::Trim(trim)).await {
+                return;
+            }
+        }
+    }
+
+    /// Proposes, here or through the leader; true when it was applied.
+    async fn propose(&self, kind: Kind) -> bool {
+        let seen = self.leadership.seen();
+        let proposing = async {
+            match seen.leader {
+                Some(leader) if leader == self.me => self.proposer.propose(kind.into()).await.ok(),
+                Some(leader) => {
+                    let node = seen.node(leader)?;
+                    self.forwarder.forward(leader, node, kind.into()).await.ok()
+                }
+                None => None,
+            }
+        };
+        let outcome = timeout(self.rt.as_ref(), self.patience, proposing).await.flatten();
+        if let Some(refused) = outcome.as_ref().filter(|outcome| !outcome.is_applied()) {
+            tracing::debug!(verdict = ?refused.verdict, "a report or a duty of the leader was not applied");
+        }
+        outcome.is_some_and(|outcome| outcome.is_applied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_majority_has_what_the_middle_one_has() {
+        assert_eq!(majority(vec![5, 9, 7]), 7);
+        assert_eq!(majority(vec![0, 9, 7]), 7);
+        assert_eq!(majority(vec![0, 0, 7]), 0);
+        assert_eq!(majority(vec![4, 8]), 4, "of two it takes both");
+        assert_eq!(majority(vec![1, 2, 3, 4, 5]), 3);
+        assert_eq!(majority(vec![]), 0);
+    }
+
+    #[test]
+    fn only_what_is_over_the_window_is_in_excess() {
+        assert_eq!(excess(Some(1), 100, 100), 0);
+        assert_eq!(excess(Some(1), 101, 100), 1);
+        assert_eq!(excess(None, 0, 100), 0);
+    }
+}
