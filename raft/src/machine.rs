@@ -130,7 +130,7 @@ impl StateMachine {
         let at = Position { term: term_of(&entry.log_id), index: entry.log_id.index };
         let outcomes = match entry.payload {
             EntryPayload::Normal(payload) => {
-                let decoded = payload.decode().map_err(io::Error::other)?;
+                let decoded = payload.take().map_err(io::Error::other)?;
                 let first = decoded.commands.first().and_then(|command| command.kind.as_ref());
                 let writes = self.feeder.wants_entries() && matches!(first, Some(Kind::Txn(_)));
                 let outcomes = self.machine.apply(at, decoded).map_err(io::Error::other)?;
@@ -173,7 +173,7 @@ impl StateMachine {
         if retired.is_large() {
             let disk = self.shared.snapshots.disk.clone();
             let dropped = async move {
-                let _ = disk.run("retire", move || drop(retired)).await;
+                let _ = disk.run_behind("retire", move || drop(retired)).await;
             };
             self.shared.rt.spawn("retire", Box::pin(dropped));
         }
