@@ -494,7 +494,7 @@ impl<R: AsyncRuntime> Parts<R> {
             leadership: leadership.clone(),
             proposer: proposer.clone(),
             forwarder: forwarder.clone(),
-            history: self.history.clone(),
+            history: self.history.0.clone(),
             build: self.tuning.build.clone(),
             every: self.tuning.report,
             patience: self.tuning.patience,
