@@ -379,7 +379,7 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
             crc: reader.info().crc,
         };
         let (target, store) = (self.target, self.factory.snapshots.clone());
-        let (bulk, have) = (self.bulk.clone(), self.have(head.clone()));
+        let (bulk, have) = (self.bulk.clone(), self.have(head));
         let sending = async move {
             let from = have.await?;
             tracing::info!(target_replica = target, bytes = head.bytes, from, "sending a snapshot");

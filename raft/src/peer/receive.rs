@@ -122,7 +122,7 @@ impl Receiving {
             let chunk = chunk?;
             if let Some(head) = &chunk.head {
                 self.announced(slot, head, chunk.offset).await?;
-                announced = chunk.head.clone();
+                announced = chunk.head;
             }
             if announced.is_none() {
                 return Err(what("a snapshot without a head"));
