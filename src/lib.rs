@@ -10,6 +10,7 @@ pub mod init;
 mod life;
 pub mod log;
 pub mod output;
+pub mod recovery;
 pub mod replica_dir;
 pub mod secret;
 pub mod serve;

@@ -23,6 +23,7 @@ use prometheus_client::registry::Registry as Metrics;
 use crate::{
     builder::{Assembled, Builder, Settings},
     output::{Exit, Failure, Outcome},
+    recovery::Source,
     replica_dir::ReplicaDir,
 };
 
@@ -150,6 +151,7 @@ async fn with_replica(
     let settings = Settings {
         bootstrap: dir.bootstrap.clone().map(Into::into),
         node_lost: Duration::from_millis(dir.config.node_lost_ms),
+        backups: Some(Source::new(dir, &authority)),
     };
     let Assembled { registry, server } = builder
         .assemble(settings)

@@ -20,6 +20,7 @@ mod full_disk;
 mod kills;
 mod limits;
 mod privileges;
+mod recovery;
 mod resume;
 mod specs;
 mod strangers;

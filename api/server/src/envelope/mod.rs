@@ -262,6 +262,9 @@ impl Envelope {
             }
             Handler::Stream(run) => {
                 let revision = call.view.revision();
+                if method.audited {
+                    self.record(call.audit("ok")).await?;
+                }
                 let stream = run(cx, call.view, input).await?;
                 Ok(Answer { reply: Reply::Stream(stream), revision, etag: None, replayed: false })
             }
@@ -307,8 +310,9 @@ impl Envelope {
 
     /// `ENV-2`. The refusal is answered even when it cannot be recorded.
     async fn audit_refusal(&self, call: &Call<'_>, refused: &Error) {
+        let method = &call.route.method;
         let writes =
-            matches!(call.route.method.kind, MethodKind::Mutation | MethodKind::Destructive);
+            method.audited || matches!(method.kind, MethodKind::Mutation | MethodKind::Destructive);
         let transient = matches!(
             refused.code,
             Code::NoQuorum | Code::Unavailable | Code::NoSpace | Code::RateLimited
@@ -316,7 +320,14 @@ impl Envelope {
         if !writes || transient || call.options.dry_run {
             return;
         }
-        let draft = call.audit(refused.code.as_str());
+        if let Err(error) = self.record(call.audit(refused.code.as_str())).await {
+            let request_id = &call.options.request_id;
+            tracing::warn!(%request_id, %error, "a refused mutation could not be audited");
+        }
+    }
+
+    /// Appends one record to the audit chain, with nothing else in its transaction.
+    async fn record(&self, draft: AuditDraft) -> Result<()> {
         let once = Once {
             may_be_known: false,
             key: Idempotency {
@@ -325,15 +336,12 @@ impl Envelope {
                 request_hash: vec![],
             },
         };
-        let recorded = commit_once(&self.context, self.context.store.view(), once, |tx| {
+        commit_once(&self.context, self.context.store.view(), once, |tx| {
             tx.audit(draft.clone());
             Ok(())
         })
-        .await;
-        if let Err(error) = recorded {
-            let request_id = &call.options.request_id;
-            tracing::warn!(%request_id, %error, "a refused mutation could not be audited");
-        }
+        .await?;
+        Ok(())
     }
 }
 
