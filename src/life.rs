@@ -56,6 +56,7 @@ impl Life<'_> {
         ReplicaConfig {
             peer_listen: replica.listen(replica.peer_port),
             api_listen: replica.listen(replica.api_port),
+            advertise: None,
             heartbeat_ms: self.heartbeat_ms,
             node_lost_ms: self.node_lost_ms,
             members: self.replicas.iter().map(NewReplica::member).collect(),
@@ -65,7 +66,7 @@ impl Life<'_> {
 }
 
 /// A file of a directory: its name, its content, its mode.
-type NewFile = (&'static str, Vec<u8>, u32);
+pub(crate) type NewFile = (&'static str, Vec<u8>, u32);
 
 /// Makes the directory `replica-<id>` of each replica below `dir`. `seed` puts data into each, before it is whole.
 ///
@@ -113,7 +114,7 @@ fn files(life: &Life<'_>, replica: &NewReplica, now_ms: u64) -> Result<Vec<NewFi
     Ok(files)
 }
 
-fn encode<E: std::fmt::Display>(
+pub(crate) fn encode<E: std::fmt::Display>(
     name: &'static str,
     text: Result<String, E>,
 ) -> Result<Vec<u8>, InitError> {
@@ -121,11 +122,11 @@ fn encode<E: std::fmt::Display>(
     text.map(String::into_bytes).map_err(failed)
 }
 
-fn io_error(dir: &Path) -> impl Fn(io::Error) -> InitError {
+pub(crate) fn io_error(dir: &Path) -> impl Fn(io::Error) -> InitError {
     move |source| InitError::Io { dir: dir.to_owned(), source }
 }
 
-fn write_dir(dir: &Path, files: &[NewFile]) -> Result<(), InitError> {
+pub(crate) fn write_dir(dir: &Path, files: &[NewFile]) -> Result<(), InitError> {
     let make = || -> io::Result<()> {
         for path in [dir.to_owned(), dir.join("pki")] {
             fs::DirBuilder::new().mode(0o700).create(path)?;
@@ -135,13 +136,13 @@ fn write_dir(dir: &Path, files: &[NewFile]) -> Result<(), InitError> {
     make().map_err(io_error(dir))
 }
 
-fn write(dir: &Path, (name, bytes, mode): &NewFile) -> io::Result<()> {
+pub(crate) fn write(dir: &Path, (name, bytes, mode): &NewFile) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true).mode(*mode).open(dir.join(name))?.write_all(bytes)
 }
 
 /// Makes all of it durable at once: one call instead of one for each file.
-fn flush(dir: &Path) -> Result<(), InitError> {
+pub(crate) fn flush(dir: &Path) -> Result<(), InitError> {
     let handle = fs::File::open(dir).map_err(io_error(dir))?;
     rustix::fs::syncfs(&handle).map_err(|error| io_error(dir)(error.into()))
 }

@@ -5,6 +5,7 @@
 //! replica.toml    addresses, the initial members
 //! pki/            ca.pem, ca.key, replica.pem, replica.key, backup.key (keys 0600)
 //! bootstrap.json  id and SHA-256 of the first admin token
+//! joined          there when it was made by `palisade cluster join`: it never forms a cluster
 //! started         made before the replica's first vote: from then on it must have a log
 //! data/           the log and the snapshots
 //! ```
@@ -22,6 +23,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::recovery::MARKER;
 
+/// The mark of a replica that joined a cluster which was there.
+pub(crate) const JOINED: &str = "joined";
 /// The mark of a replica that has had a log.
 const STARTED: &str = "started";
 
@@ -33,13 +36,18 @@ pub struct ReplicaConfig {
     pub peer_listen: SocketAddr,
     /// Where to listen for operators and agents.
     pub api_listen: SocketAddr,
+    /// Where it is reached now, `HOST:PEERPORT,APIPORT`, if that is to be noted at its next start; absent: where the
+    /// cluster knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
     /// Milliseconds between an agent's heartbeats.
     #[serde(default = "heartbeat_default")]
     pub heartbeat_ms: u32,
     /// Milliseconds after which a node whose session is gone is lost.
     #[serde(default = "lost_default")]
     pub node_lost_ms: u64,
-    /// The members at formation, this replica among them.
+    /// The members at formation, this replica among them. Later they are only where else to look for one that is not
+    /// where the cluster knows it.
     pub members: Vec<MemberConfig>,
     /// Backups that are made by themselves; to be the same on all replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -208,6 +216,12 @@ impl ReplicaDir {
         Err(DirError::LogGone { log })
     }
 
+    /// Whether it joined a cluster that was there.
+    #[must_use]
+    pub fn is_joined(&self) -> bool {
+        self.path.join(JOINED).exists()
+    }
+
     /// Where the log and the snapshots are.
     #[must_use]
     pub fn data(&self) -> PathBuf {
@@ -279,6 +293,7 @@ mod tests {
         let config = ReplicaConfig {
             peer_listen: listen,
             api_listen: listen,
+            advertise: None,
             heartbeat_ms: 1,
             node_lost_ms: 1,
             members: vec![],

@@ -15,17 +15,24 @@ use palisade_api::{
     pki::{Authority, Identity as Certificate},
 };
 use palisade_contract::Context;
-use palisade_raft::{Member, PeerTls, Replica, ReplicaOptions, TokioRuntime};
+use palisade_raft::{
+    Member, Neighbours, PeerTls, Replica, ReplicaOptions, StartError, TokioRuntime,
+};
 use palisade_scheduler::{migrate, worker};
 use palisade_state::{Role, Rt, Store};
 use prometheus_client::registry::Registry as Metrics;
 
 use crate::{
     builder::{Assembled, Builder, Settings},
+    init::NewReplica,
+    join,
+    members::ReplicaMembers,
     output::{Exit, Failure, Outcome},
     recovery::Source,
     replica_dir::ReplicaDir,
 };
+
+mod certificate;
 
 /// How long agents and requests get to go elsewhere when the replica stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -40,13 +47,15 @@ pub struct ServeOptions {
     pub dir: PathBuf,
     /// What the binary is made of.
     pub builder: Builder,
+    /// Where it is reached now, if its record is to say so.
+    pub advertise: Option<NewReplica>,
 }
 
 impl ServeOptions {
     /// A replica of the built-in modules.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, builder: Builder::new() }
+        Self { dir, builder: Builder::new(), advertise: None }
     }
 }
 
@@ -89,8 +98,19 @@ pub async fn run(options: ServeOptions, stop: impl Future<Output = ()> + Send) -
     let dir = ReplicaDir::read(&options.dir).map_err(|error| failed("cannot start", &error))?;
     let island = Island::start("raft").map_err(|error| failed("cannot start a thread", &error))?;
     let rt: Rt = Arc::new(TokioRuntime::current().map_err(|error| failed("no runtime", &error))?);
-    let (authority, certificate) = load_pki(&dir)?;
-    let replica = start_replica(&dir, &authority, &certificate, &island).await?;
+    let neighbours = join::neighbours(&dir, options.advertise.as_ref())?;
+    let mut stop = std::pin::pin!(stop.fuse());
+    if join::lacks_secrets(&dir) {
+        let mut let_in = Box::pin(join::first_steps(&dir, rt.clone(), &neighbours).fuse());
+        futures::select_biased! {
+            () = stop => return Ok(()),
+            let_in = let_in => let_in?,
+        }
+    }
+    let (authority, mut certificate) = load_pki(&dir)?;
+    let replica =
+        start_replica(&dir, &authority, &certificate, &island, neighbours.clone()).await?;
+    certificate::keep_current(&dir, &authority, &mut certificate, &replica, &neighbours)?;
     let result =
         with_replica(&options.builder, &dir, authority, certificate, rt, replica.clone(), stop)
             .await;
@@ -119,6 +139,7 @@ async fn start_replica(
     authority: &Authority,
     certificate: &Certificate,
     island: &Island,
+    neighbours: Neighbours,
 ) -> Outcome<Arc<Replica>> {
     dir.member().map_err(|error| failed("cannot start", &error))?;
     dir.check_log().map_err(|error| failed("cannot start", &error))?;
@@ -128,11 +149,15 @@ async fn start_replica(
         key_der: certificate.key.clone_key(),
     };
     let rt: Rt = Arc::new(TokioRuntime::new(island.handle.clone()));
-    let options =
+    let mut options =
         ReplicaOptions::new(dir.data(), dir.identity.clone(), dir.config.peer_listen, tls, rt);
+    options.neighbours = neighbours;
     let started = island.handle.spawn(Replica::start(options)).await;
     let started = started.map_err(|error| failed("the replica's start panicked", &error))?;
-    let replica = started.map_err(|error| failed("cannot start the replica", &error))?;
+    let replica = started.map_err(|error| match error {
+        StartError::Removed(told) => Failure::new(Exit::Conflict, told),
+        error => failed("cannot start the replica", &error),
+    })?;
     // It has a log now and has not voted yet: it is told of the other members by `form`, later.
     dir.mark_started().map_err(|error| failed("cannot mark the replica as started", &error))?;
     Ok(replica)
@@ -157,6 +182,9 @@ async fn with_replica(
         .assemble(settings)
         .map_err(|error| failed("cannot put the modules together", &error))?;
     let context = Context { rt: rt.clone(), store: replica.clone(), ports: Arc::default() };
+    let members_port = Arc::new(ReplicaMembers(replica.clone()));
+    let filled = context.ports.members.fill(members_port);
+    filled.map_err(|error| failed("cannot put the ports together", &error))?;
     start_modules(&registry, &context).await?;
     // A replica that was part of a cluster before answers local reads without a quorum.
     let is_current = migrate::is_current(&replica.view(), &registry);
@@ -179,10 +207,13 @@ async fn with_replica(
     })
     .await
     .map_err(|error| failed("cannot serve the API", &error))?;
-    let members: Vec<Member> = dir.config.members.iter().map(Into::into).collect();
+    // `JOIN-2`
+    let members: Option<Vec<Member>> =
+        (!dir.is_joined()).then(|| dir.config.members.iter().map(Into::into).collect());
     let mut stop = std::pin::pin!(stop.fuse());
     let mut fault = std::pin::pin!(fault(&rt, &replica).fuse());
-    let mut ready = Box::pin(become_ready(&rt, &replica, &members, &context, &registry).fuse());
+    let mut ready =
+        Box::pin(become_ready(&rt, &replica, members.as_deref(), &context, &registry).fuse());
     let started = futures::select_biased! {
         () = stop => None,
         why = fault => Some(Err(why)),
@@ -234,6 +265,9 @@ async fn start_modules(registry: &palisade_contract::Registry, context: &Context
 async fn fault(rt: &Rt, replica: &Replica) -> Failure {
     loop {
         if let Some(reason) = replica.fault() {
+            if replica.is_removed() {
+                return Failure::new(Exit::Conflict, reason);
+            }
             return Failure::new(Exit::Error, format!("the replica stopped: {reason}")).hint(
                 "the other replicas go on; mend what the message names, then start this one again",
             );
@@ -246,13 +280,16 @@ async fn fault(rt: &Rt, replica: &Replica) -> Failure {
 async fn become_ready(
     rt: &Rt,
     replica: &Arc<Replica>,
-    members: &[Member],
+    members: Option<&[Member]>,
     context: &Context,
     registry: &palisade_contract::Registry,
 ) -> Outcome {
     let mut told = false;
     loop {
-        let formed = replica.form(members).await;
+        let formed = match members {
+            Some(members) => replica.form(members).await,
+            None => replica.join().await,
+        };
         match formed {
             Ok(()) => match migrate::run(context, registry).await {
                 Ok(()) => return Ok(()),

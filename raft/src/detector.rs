@@ -24,6 +24,7 @@ use palisade_state::Rt;
 use tokio::sync::mpsc;
 
 use crate::{
+    addresses::Addresses,
     metrics::{Cause, CauseLabel, Metrics},
     options::Tuning,
     peer::{Probe, Transport},
@@ -115,6 +116,7 @@ pub(crate) struct Watchdog<R: AsyncRuntime> {
     pub(crate) raft: Raft<R>,
     pub(crate) detector: Arc<Detector>,
     pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) addresses: Arc<Addresses>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tuning: Tuning,
     pub(crate) me: u64,
@@ -126,6 +128,7 @@ impl<R: AsyncRuntime> Clone for Watchdog<R> {
             raft: self.raft.clone(),
             detector: self.detector.clone(),
             transport: self.transport.clone(),
+            addresses: self.addresses.clone(),
             metrics: self.metrics.clone(),
             tuning: self.tuning.clone(),
             me: self.me,
@@ -137,7 +140,6 @@ impl<R: AsyncRuntime> Clone for Watchdog<R> {
 struct Suspect {
     vote: Vote,
     leader: u64,
-    addr: String,
     rank: u32,
 }
 
@@ -151,8 +153,7 @@ fn suspect<R: AsyncRuntime>(shown: &RaftMetrics<TypeConfig<R>>, me: u64) -> Opti
     let mut others: Vec<u64> = membership.voter_ids().filter(|id| *id != leader).collect();
     others.sort_unstable();
     let rank = others.iter().position(|id| *id == me)?;
-    let addr = membership.get_node(&leader)?.peer_addr.clone();
-    Some(Suspect { vote: shown.vote, leader, addr, rank: u32::try_from(rank).unwrap_or(u32::MAX) })
+    Some(Suspect { vote: shown.vote, leader, rank: u32::try_from(rank).unwrap_or(u32::MAX) })
 }
 
 impl<R: AsyncRuntime> Watchdog<R> {
@@ -174,7 +175,7 @@ impl<R: AsyncRuntime> Watchdog<R> {
             let Some(suspect) = self.suspect().filter(|suspect| suspect.leader == leader) else {
                 continue;
             };
-            let is_gone = self.refuses(&suspect.addr).await;
+            let is_gone = self.refuses(&self.addresses.last_good(suspect.leader)).await;
             // A leader that handed over and stopped is not missed.
             let is_current = self.suspect().is_some_and(|now| now.vote == suspect.vote);
             if is_gone && is_current {

@@ -1,6 +1,9 @@
 //! Why a replica stopped, said once.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use tokio::sync::Notify;
 
@@ -8,6 +11,7 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub(crate) struct Fault {
     reason: Mutex<Option<String>>,
+    removed: AtomicBool,
     raised: Notify,
 }
 
@@ -20,6 +24,28 @@ impl Fault {
             *held = Some(reason);
             drop(held);
             self.raised.notify_waiters();
+        }
+    }
+
+    /// The replica was removed from its cluster.
+    pub(crate) fn remove(&self, reason: String) {
+        if !self.removed.swap(true, Ordering::SeqCst) {
+            self.raise(reason);
+        }
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::SeqCst)
+    }
+
+    /// Waits until there is a reason.
+    pub(crate) async fn wait(&self) {
+        loop {
+            let raised = self.raised.notified();
+            if self.reason().is_some() {
+                return;
+            }
+            raised.await;
         }
     }
 

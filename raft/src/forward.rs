@@ -15,6 +15,7 @@ use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
+    exile::Exile,
     metrics::Metrics,
     peer::{PeerApi, PeerError, Purpose, wire},
     peers::Peers,
@@ -37,6 +38,7 @@ struct Open {
 struct Session {
     leader: u64,
     addr: String,
+    exile: Arc<Exile>,
     open: Mutex<Open>,
 }
 
@@ -76,8 +78,11 @@ impl Session {
             Ok(replies) => replies,
             Err(error) => {
                 tracing::debug!(leader = self.leader, error = %error, "commands cannot be forwarded");
+                self.exile.note(&error);
                 let refusal = match error {
-                    PeerError::Unreachable(_) | PeerError::Refused(_) => Refusal::NotLeader,
+                    PeerError::Unreachable(_) | PeerError::Refused(_) | PeerError::Removed(_) => {
+                        Refusal::NotLeader
+                    }
                     PeerError::Failed(_) => Refusal::Unknown,
                 };
                 return self.end(&refusal);
@@ -119,6 +124,7 @@ impl Forwarder {
         let session = Arc::new(Session {
             leader,
             addr: node.peer_addr.clone(),
+            exile: self.peers.exile().clone(),
             open: Mutex::new(Open { requests: Some(tx), answers: BTreeMap::new(), next: 0 }),
         });
         if let Some(before) = held.replace(session.clone()) {

@@ -12,7 +12,9 @@ pub mod disk;
 pub mod snapshot_file;
 pub mod wal;
 
+mod addresses;
 mod detector;
+mod exile;
 mod fault;
 mod forward;
 pub mod history;
@@ -21,6 +23,7 @@ mod leadership;
 mod link;
 mod log_store;
 mod machine;
+mod membership;
 mod metrics;
 mod network;
 pub mod offline;
@@ -43,7 +46,12 @@ mod storage_tests;
 mod store;
 mod types;
 
+pub use addresses::Addresses;
 pub use identity::{Identity, IdentityError};
+pub use membership::{
+    Change, ManageError, Managed, MembershipTuning, Neighbours, Vault, Why,
+    enrol::{JoinError, Joining, Secrets, join},
+};
 pub use metrics::{Cause, Metrics};
 pub use offload::Disk;
 pub use options::{FormError, LogSizes, Member, ReplicaOptions, StartError, Tuning, Wires};

@@ -128,7 +128,7 @@ impl Link {
     pub(crate) fn failed(&self, way: Way, error: &PeerError) {
         let mut state = self.state();
         match (error, way) {
-            (PeerError::Unreachable(_) | PeerError::Refused(_), _) => {
+            (PeerError::Unreachable(_) | PeerError::Refused(_) | PeerError::Removed(_), _) => {
                 self.cut(&mut state, way, &chain(error));
             }
             (PeerError::Failed(_), Way::Heartbeat) => self.missed(&mut state, &chain(error)),

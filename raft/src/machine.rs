@@ -20,9 +20,7 @@ use openraft::{
     AsyncRuntime, OptionalSend, RaftSnapshotBuilder,
     storage::{EntryResponder, RaftStateMachine},
 };
-use palisade_state::{
-    Machine, Outcome, Position, Retired, Rt, Verdict, View, command::Kind,
-};
+use palisade_state::{Machine, Outcome, Position, Retired, Rt, Verdict, View, command::Kind};
 
 use crate::{
     fault::{Fault, chain},
@@ -82,8 +80,7 @@ impl StateMachine {
             None => (None, StoredMembership::default()),
         };
         shared.progress.reached(last_applied.map_or(0, |last| last.index));
-        let this =
-            Self { machine, last_applied, membership, shared, feeder, told: Vec::new() };
+        let this = Self { machine, last_applied, membership, shared, feeder, told: Vec::new() };
         this.tell_of_what_was_not_applied();
         this
     }

@@ -28,6 +28,7 @@ pub(crate) enum Refused {
     Epoch,
     Replica,
     Service,
+    Member,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -101,7 +101,9 @@ pub(crate) struct Network {
 
 fn rpc_error<R: AsyncRuntime>(error: &PeerError) -> Rpc<R> {
     match error {
-        PeerError::Unreachable(_) | PeerError::Refused(_) => Unreachable::new(error).into(),
+        PeerError::Unreachable(_) | PeerError::Refused(_) | PeerError::Removed(_) => {
+            Unreachable::new(error).into()
+        }
         PeerError::Failed(_) => NetworkError::new(error).into(),
     }
 }
@@ -118,7 +120,10 @@ impl Network {
     ) -> Result<T, Rpc<R>> {
         match timeout(self.factory.rt.as_ref(), limit, call).await {
             None => Err(network_error(format!("replica {} did not answer in time", self.target))),
-            Some(answer) => answer.map_err(|error| rpc_error(&error)),
+            Some(answer) => answer.map_err(|error| {
+                self.factory.peers.exile().note(&error);
+                rpc_error(&error)
+            }),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc, time
 use palisade_state::{ReplicaId, Rt};
 
 use crate::{
-    Disk, Identity, IdentityError, PeerTls, TlsError, history::HistorySizes, peer::Transport,
-    snapshots::SnapshotsError, wal,
+    Disk, Identity, IdentityError, MembershipTuning, Neighbours, PeerTls, TlsError,
+    history::HistorySizes, peer::Transport, snapshots::SnapshotsError, wal,
 };
 
 /// Times and sizes. The defaults are for a local network and a disk that syncs in milliseconds.
@@ -40,6 +40,8 @@ pub struct Tuning {
     pub log: LogSizes,
     /// How much history is kept.
     pub history: HistorySizes,
+    /// Times and bounds of membership.
+    pub membership: MembershipTuning,
 }
 
 /// Sizes of the log's files.
@@ -78,6 +80,7 @@ impl Default for Tuning {
             handover: Duration::from_secs(2),
             log: LogSizes::default(),
             history: HistorySizes::default(),
+            membership: MembershipTuning::default(),
         }
     }
 }
@@ -145,6 +148,8 @@ pub struct ReplicaOptions {
     pub tuning: Tuning,
     /// Time, randomness and tasks; all of the replica runs there.
     pub rt: Rt,
+    /// What it knows of the others, and what they may have from it.
+    pub neighbours: Neighbours,
 }
 
 impl ReplicaOptions {
@@ -152,7 +157,8 @@ impl ReplicaOptions {
     #[must_use]
     pub fn new(dir: PathBuf, identity: Identity, listen: SocketAddr, tls: PeerTls, rt: Rt) -> Self {
         let (disk, tuning) = (Disk::real(), Tuning::default());
-        Self { dir, disk, identity, wires: Wires::Tls { listen, tls }, tuning, rt }
+        let (wires, neighbours) = (Wires::Tls { listen, tls }, Neighbours::default());
+        Self { dir, disk, identity, wires, tuning, rt, neighbours }
     }
 }
 
@@ -175,6 +181,9 @@ pub enum StartError {
     /// The data directory is another's.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// The replica was removed from its cluster.
+    #[error("{0}")]
+    Removed(String),
     /// The log cannot be opened.
     #[error(transparent)]
     Log(#[from] wal::WalError),

@@ -113,6 +113,7 @@ impl<R: AsyncRuntime> Rounds<R> {
             Ok(_) => Err(Refusal::NotLeader),
             Err(error) => {
                 tracing::debug!(error = %error, "the leader did not answer a read round");
+                self.peers.exile().note(&error);
                 Err(Refusal::NotLeader)
             }
         }

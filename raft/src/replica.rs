@@ -16,6 +16,7 @@ use palisade_state::{
     Command, Outcome, Published, ReplicaId, Rt, Store, StoreError, View, Watch,
     command::{Kind, Tick},
     port::{ClusterStatus, MemberStatus, timeout},
+    roster,
 };
 use tokio::sync::oneshot;
 
@@ -26,6 +27,7 @@ use crate::{
     history::{self, History},
     leadership::Leadership,
     machine::Shared,
+    membership::Asking,
     metrics::Metrics,
     options::{FormError, Member, Tuning, nodes},
     peer::{PeerApi, PeerTls, TlsError, TlsState},
@@ -56,6 +58,7 @@ pub struct Replica<R: AsyncRuntime = TokioExecutor> {
     pub(crate) proposer: Proposer,
     pub(crate) forwarder: Arc<Forwarder>,
     pub(crate) reads: Reads,
+    pub(crate) asking: Arc<Asking<R>>,
     pub(crate) stop: Arc<Stop>,
     pub(crate) wal: Handle,
     pub(crate) api: Arc<dyn PeerApi>,
@@ -96,7 +99,7 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl<R: AsyncRuntime> Replica<R> {
-    fn fault_of(&self) -> &Fault {
+    pub(crate) fn fault_of(&self) -> &Fault {
         &self.shared.fault
     }
 
@@ -183,12 +186,24 @@ impl<R: AsyncRuntime> Replica<R> {
         if !members.iter().any(|member| member.id == me) {
             return Err(FormError::NotAMember(me));
         }
+        for member in members {
+            self.asking.members.peers.addresses().hint(member.id.0, &member.peer_addr);
+        }
         self.stand_back(members).await;
         use openraft::errors::{InitializeError, RaftError};
         match self.raft.initialize(nodes(members)).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
             Err(error) => return Err(FormError::Refused(error.to_string())),
         }
+        self.join().await
+    }
+
+    /// Waits until this replica has what the cluster had when it was asked; it must be one of its members by now, or
+    /// become one.
+    ///
+    /// # Errors
+    /// See [`FormError`].
+    pub async fn join(&self) -> Result<(), FormError> {
         // The leader makes the formation its first entry, before it lets the tick through.
         let outcome = self.propose_by(Kind::Tick(Tick {}).into(), self.tuning.patience * 6).await?;
         self.caught_up(outcome.revision, self.tuning.patience).await?;
@@ -204,7 +219,7 @@ impl<R: AsyncRuntime> Replica<R> {
         }
     }
 
-    fn check_serving(&self) -> Result<(), StoreError> {
+    pub(crate) fn check_serving(&self) -> Result<(), StoreError> {
         if let Some(reason) = self.fault() {
             return Err(StoreError::Unavailable(reason));
         }
@@ -303,6 +318,7 @@ impl<R: AsyncRuntime> Replica<R> {
 
     fn members(&self) -> Vec<MemberStatus> {
         let shown = self.raft.metrics().borrow_watched().clone();
+        let view = self.published.view();
         let membership = shown.membership_config.membership();
         let voters: Vec<u64> = membership.voter_ids().collect();
         let matched = shown.replication.unwrap_or_default();
@@ -323,6 +339,8 @@ impl<R: AsyncRuntime> Replica<R> {
                 lag: matched_index
                     .map(|matched| shown.last_log_index.unwrap_or(0).saturating_sub(matched)),
                 last_ack_ms: ack.map(|at| millis(at.into_inner().elapsed())),
+                drained: roster::is_drained(&view, ReplicaId(*id)),
+                phase: self.asking.members.phase(*id),
             }
         };
         membership.nodes().map(member).collect::<Vec<_>>()

@@ -11,9 +11,11 @@ use palisade_state::{Machine, Rt, command::Form};
 use tokio::{net::TcpListener, sync::oneshot};
 
 use crate::{
-    Identity,
+    Identity, Neighbours,
+    addresses::Addresses,
     detector::{Detector, Watchdog},
     disk::DirLock,
+    exile::Exile,
     fault::{Fault, chain},
     forward::Forwarder,
     history::{self, Feed, Feeder, History, StartHistory},
@@ -21,10 +23,11 @@ use crate::{
     link::Links,
     log_store::LogStore,
     machine::{Shared, StateMachine},
+    membership::{Asking, Doorkeeper, Members},
     metrics::Metrics,
     network::Factory,
     options::{ReplicaOptions, StartError, Tuning, Wires},
-    peer::{PeerApi, ServeOptions, TlsState, TonicTransport, Transport, local::Local, serve},
+    peer::{Door, PeerApi, ServeOptions, TlsState, TonicTransport, Transport, local::Local, serve},
     peers::Peers,
     progress::Progress,
     proposer::{self, Leader, Proposer},
@@ -65,7 +68,11 @@ fn claim(options: &ReplicaOptions) -> Result<Option<DirLock>, StartError> {
     std::fs::create_dir_all(dir).map_err(in_dir)?;
     let lock = DirLock::acquire(dir)?;
     options.identity.claim(dir)?;
-    Ok(Some(lock))
+    match crate::exile::removed(dir, &options.identity) {
+        Ok(None) => Ok(Some(lock)),
+        Ok(Some(told)) => Err(StartError::Removed(told)),
+        Err(source) => Err(in_dir(source)),
+    }
 }
 
 fn wal_options(tuning: &Tuning, lock: Option<DirLock>) -> wal::Options {
@@ -182,7 +189,7 @@ impl<R: AsyncRuntime> Replica<R> {
     async fn start_here(options: ReplicaOptions) -> Result<Arc<Self>, StartError> {
         let config = options.tuning.openraft(&options.identity.cluster)?;
         let recovery = recover(&options).await?;
-        let ReplicaOptions { dir, disk, identity, wires, tuning, rt } = options;
+        let ReplicaOptions { dir, disk, identity, wires, tuning, rt, neighbours } = options;
         let identity = Arc::new(identity);
         let connected = connect(&rt, &identity, wires).await?;
         let me = identity.replica.0;
@@ -204,7 +211,10 @@ impl<R: AsyncRuntime> Replica<R> {
         let feed = Arc::new(Feed::new(tuning.history.queue_bytes));
         let feeder = Feeder::new(feed.clone(), !tuning.history.retention.versions.is_zero());
         let machine = StateMachine::new(machine, start, shared.clone(), feeder);
-        let peers = Arc::new(Peers::new(connected.transport.clone()));
+        let marks = disk.real.then(|| dir.clone());
+        let exile = Arc::new(Exile::new(identity.clone(), recovery.fault.clone(), marks));
+        let addresses = Arc::new(Addresses::of(&neighbours.hints));
+        let peers = Arc::new(Peers::new(connected.transport.clone(), addresses, exile));
         let factory = Factory {
             rt: rt.clone(),
             links: Arc::new(Links::new(rt.clone(), metrics.clone())),
@@ -224,7 +234,9 @@ impl<R: AsyncRuntime> Replica<R> {
             sizes: tuning.history,
             reserve_bytes: tuning.log.reserve_bytes,
         });
-        let parts = Parts { identity, tuning, rt, raft, shared, published, peers, history, writing };
+        let history = (history, writing);
+        let parts =
+            Parts { identity, tuning, rt, raft, shared, published, peers, neighbours, history };
         Ok(parts.assemble(connected, recovery.handle, recovery.running, recovery.log_bytes))
     }
 }
@@ -238,8 +250,8 @@ struct Parts<R: AsyncRuntime> {
     shared: Arc<Shared>,
     published: Arc<palisade_state::Published>,
     peers: Arc<Peers>,
-    history: History,
-    writing: Option<history::Running>,
+    neighbours: Neighbours,
+    history: (History, Option<history::Running>),
 }
 
 impl<R: AsyncRuntime> Parts<R> {
@@ -257,18 +269,9 @@ impl<R: AsyncRuntime> Parts<R> {
         let (reads, readers) = Reads::new();
         let forwarder = Arc::new(Forwarder::new(self.rt.clone(), self.peers.clone(), metrics));
         let (detector, ended) = Detector::new(self.rt.clone());
-        let store = Service(Arc::new(Answering {
-            raft: self.raft.clone(),
-            me: self.identity.replica.0,
-            rt: self.rt.clone(),
-            patience: self.tuning.patience,
-            proposer: proposer.clone(),
-            reads: reads.clone(),
-            leadership: leadership.clone(),
-            progress: self.shared.progress.clone(),
-            published: self.published.clone(),
-            hub: Hub::new(self.rt.clone(), self.published.clone(), self.shared.metrics.clone()),
-        }));
+        let asking = self.membership(&stop, &leadership, &proposer);
+        let door = self.door(&leadership);
+        let store = self.store(&leadership, &proposer, &reads);
         let api: Arc<dyn PeerApi> = Arc::new(Local {
             raft: self.raft.clone(),
             rt: self.rt.clone(),
@@ -277,11 +280,13 @@ impl<R: AsyncRuntime> Parts<R> {
             snapshots: self.shared.snapshots.clone(),
             metrics: self.shared.metrics.clone(),
             store: store.clone(),
+            members: asking.members.clone(),
+            door: door.clone(),
             receiving: Arc::default(),
         });
         self.spawn_store(&stop, &wal, &leadership, &proposer, waiting, readers);
-        let (tls, serving) = self.serve(connected.serving, api.clone(), store);
-        let history = self.writing.take();
+        let (tls, serving) = self.serve(connected.serving, api.clone(), store, door);
+        let history = self.history.1.take();
         let end = Arc::new(Mutex::new(End { serving, wal: running, history }));
         let follower = leadership::Follower {
             raft: self.raft.clone(),
@@ -306,13 +311,14 @@ impl<R: AsyncRuntime> Parts<R> {
             proposer,
             forwarder,
             reads,
+            asking,
             stop,
             wal,
             api,
             tls,
             listening: connected.listening,
             end,
-            history: self.history,
+            history: self.history.0,
         })
     }
 
@@ -321,6 +327,7 @@ impl<R: AsyncRuntime> Parts<R> {
         serving: Option<(TcpListener, Arc<TlsState>)>,
         api: Arc<dyn PeerApi>,
         store: Service,
+        door: Arc<dyn Door>,
     ) -> (Option<Arc<TlsState>>, Option<oneshot::Sender<()>>) {
         let Some((listener, tls)) = serving else {
             return (None, None);
@@ -333,9 +340,69 @@ impl<R: AsyncRuntime> Parts<R> {
             metrics: self.shared.metrics.clone(),
             api,
             store,
+            door,
         };
         serve(listener, options, stopped);
         (Some(tls), Some(stop))
+    }
+
+    fn store(&self, leadership: &Arc<Leadership>, proposer: &Proposer, reads: &Reads) -> Service {
+        Service(Arc::new(Answering {
+            raft: self.raft.clone(),
+            me: self.identity.replica.0,
+            rt: self.rt.clone(),
+            patience: self.tuning.patience,
+            proposer: proposer.clone(),
+            reads: reads.clone(),
+            leadership: leadership.clone(),
+            progress: self.shared.progress.clone(),
+            published: self.published.clone(),
+            hub: Hub::new(self.rt.clone(), self.published.clone(), self.shared.metrics.clone()),
+        }))
+    }
+
+    fn door(&self, leadership: &Arc<Leadership>) -> Arc<dyn Door> {
+        Arc::new(Doorkeeper {
+            identity: self.identity.clone(),
+            published: self.published.clone(),
+            leadership: leadership.clone(),
+        })
+    }
+
+    /// Changing the members, and keeping them in order.
+    fn membership(
+        &self,
+        stop: &Arc<Stop>,
+        leadership: &Arc<Leadership>,
+        proposer: &Proposer,
+    ) -> Arc<Asking<R>> {
+        let members = Arc::new(Members {
+            raft: self.raft.clone(),
+            rt: self.rt.clone(),
+            identity: self.identity.clone(),
+            published: self.published.clone(),
+            leadership: leadership.clone(),
+            proposer: proposer.clone(),
+            peers: self.peers.clone(),
+            exile: self.peers.exile().clone(),
+            tuning: self.tuning.clone(),
+            vault: self.neighbours.vault.clone(),
+            changing: tokio::sync::Mutex::default(),
+            learners: Mutex::default(),
+        });
+        let advertise = self.neighbours.advertise.clone();
+        let asking = Arc::new(Asking { members: members.clone(), advertise });
+        spawn_until(&self.rt, stop.clone(), "members", members.keep());
+        spawn_until(&self.rt, stop.clone(), "introduce", asking.clone().introduce());
+        let (raft, fault) = (self.raft.clone(), self.shared.fault.clone());
+        let exiled = async move {
+            fault.wait().await;
+            if fault.is_removed() && raft.shutdown().await.is_err() {
+                tracing::warn!("consensus panicked while it stopped");
+            }
+        };
+        spawn_until(&self.rt, stop.clone(), "exile", exiled);
+        asking
     }
 
     /// Proposing, reading, and letting time pass.
@@ -386,6 +453,7 @@ impl<R: AsyncRuntime> Parts<R> {
             raft: self.raft.clone(),
             detector,
             transport: self.peers.transport().clone(),
+            addresses: self.peers.addresses().clone(),
             metrics: self.shared.metrics.clone(),
             tuning: self.tuning.clone(),
             me: self.identity.replica.0,

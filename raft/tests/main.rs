@@ -14,6 +14,7 @@ mod formation;
 mod full_disk;
 mod history;
 mod load;
+mod membership;
 mod offline;
 mod quorum;
 mod restart;

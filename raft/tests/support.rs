@@ -8,7 +8,8 @@ use std::{
 };
 
 use palisade_raft::{
-    Identity, LogSizes, Member, PeerTls, Replica, ReplicaOptions, StartError, TokioRuntime, Tuning,
+    Identity, LogSizes, Member, Neighbours, PeerTls, Replica, ReplicaOptions, StartError,
+    TokioRuntime, Tuning,
     disk::LockError,
     peer::{Gateway, GatewayStore},
 };
@@ -101,6 +102,7 @@ pub struct Node {
     pub id: u64,
     pub dir: TempDir,
     pub addr: SocketAddr,
+    pub neighbours: Neighbours,
     pub running: Option<Running>,
 }
 
@@ -130,9 +132,16 @@ impl Cluster {
 
     /// Makes a place for a replica.
     pub fn place(&mut self, id: u64) {
-        let addr = SocketAddr::from(([127, 0, 0, 1], 0));
+        self.add(id, SocketAddr::from(([127, 0, 0, 1], 0)));
+    }
+
+    /// Makes a place for a replica that is to listen there.
+    pub fn add(&mut self, id: u64, addr: SocketAddr) {
         let dir = tempfile::tempdir().unwrap();
-        self.nodes.push(Node { id, dir, addr, running: None });
+        let vault: palisade_raft::Vault =
+            Arc::new(|| Ok(vec![("ca.key".into(), b"secret".into())]));
+        let neighbours = Neighbours { vault: Some(vault), ..Neighbours::default() };
+        self.nodes.push(Node { id, dir, addr, neighbours, running: None });
     }
 
     pub fn identity(&self, id: u64) -> Identity {
@@ -181,7 +190,11 @@ impl Cluster {
         self.nodes.iter().find(|node| node.id == id).unwrap()
     }
 
-    fn node_mut(&mut self, id: u64) -> &mut Node {
+    pub fn issue(&self, id: u64) -> PeerTls {
+        self.ca.issue(id)
+    }
+
+    pub fn node_mut(&mut self, id: u64) -> &mut Node {
         self.nodes.iter_mut().find(|node| node.id == id).unwrap()
     }
 
@@ -211,6 +224,7 @@ impl Cluster {
             let dir = node.dir.path().to_owned();
             let mut options = ReplicaOptions::new(dir, identity, node.addr, self.ca.issue(id), rt);
             options.tuning = self.tuning.clone();
+            options.neighbours = node.neighbours.clone();
             match Replica::start(options).await {
                 Ok(replica) => {
                     let node = self.node_mut(id);

@@ -12,7 +12,7 @@ use std::{
 
 use futures::{FutureExt, future::BoxFuture};
 use palisade_raft::{
-    Disk, Identity, Member, Replica, ReplicaOptions, TokioRuntime, Tuning, Wires,
+    Disk, Identity, Member, Neighbours, Replica, ReplicaOptions, TokioRuntime, Tuning, Wires,
     disk::MemFiles,
     peer::{Answer, Answers, PeerApi, PeerError, Probe, Purpose, Transport, wire},
 };
@@ -158,6 +158,7 @@ async fn start_at(
         wires: Wires::Custom(Arc::new(wires.clone())),
         tuning,
         rt,
+        neighbours: Neighbours::default(),
     })
     .await
     .unwrap();

@@ -27,6 +27,7 @@ use palisade_state::{
     lease::singleton_lease,
     limits::SESSION_MS,
     port::jittered,
+    roster,
     shard::{Shard, shard_of},
 };
 
@@ -479,7 +480,7 @@ impl Loop {
             incarnation: self.worker.incarnation,
             role: self.worker.role.into(),
             singletons,
-            draining: false,
+            draining: roster::is_drained(&self.view(), self.worker.context.store.replica()),
             sharded: reconcilers.clone().any(|reconciler| reconciler.shard_by() != ShardBy::None),
         };
         self.propose("beat", Kind::WorkerBeat(beat), |applied| Event::BeatSent { applied });

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Global;
 use crate::{
     context_file::{Context as Stored, Contexts},
-    output::{self, Format, Outcome, Table, View, cell},
+    output::{self, Exit, Failure, Format, Outcome, Table, View, cell},
 };
 
 /// Flags of `context`.
@@ -31,6 +31,8 @@ enum Verb {
         /// Its name [default: the one in use]
         name: Option<String>,
     },
+    /// Ask the cluster in use where its replicas are now, and keep that
+    Refresh,
     /// Forget a context and its token
     #[command(visible_alias = "remove")]
     Rm {
@@ -64,6 +66,16 @@ impl Context {
                 contexts.save(&path)?;
                 say_done(global, &name, "in use")
             }
+            Verb::Refresh => {
+                let Some(name) = used else {
+                    return Err(crate::context_file::ContextError::NoneChosen { path }.into());
+                };
+                let mut context = contexts.named(&name, &path)?.clone();
+                context.addrs = super::small_runtime()?.block_on(addrs(global))?;
+                contexts.put(context);
+                contexts.save(&path)?;
+                say_done(global, &name, "refreshed")
+            }
             Verb::Rm { name } => {
                 contexts.named(&name, &path)?;
                 contexts.remove(&name);
@@ -75,6 +87,24 @@ impl Context {
             }
         }
     }
+}
+
+/// Where the replicas of the cluster are, as it says itself.
+async fn addrs(global: &Global) -> Outcome<Vec<String>> {
+    let client = super::Session::new(global.clone()).client()?;
+    let status = super::cluster::status(&client, false).await?;
+    let members = status.get("members").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let mut addrs: Vec<String> = members
+        .iter()
+        .filter_map(|member| member.get("apiAddr").and_then(Value::as_str))
+        .filter(|addr| !addr.is_empty())
+        .map(|addr| format!("https://{addr}"))
+        .collect();
+    addrs.sort();
+    if addrs.is_empty() {
+        return Err(Failure::new(Exit::Error, "the cluster named no replica's address"));
+    }
+    Ok(addrs)
 }
 
 fn say_done(global: &Global, name: &str, done: &str) -> Outcome {

@@ -28,6 +28,7 @@ pub mod queue;
 mod rebirth;
 mod record;
 pub mod replicas;
+pub mod roster;
 pub mod shard;
 pub mod snapshot;
 mod state;

@@ -137,6 +137,8 @@ impl Store for MemoryStore {
             matched_index: Some(applied.index),
             lag: Some(0),
             last_ack_ms: Some(0),
+            drained: crate::roster::is_drained(&view, ReplicaId(1)),
+            phase: None,
         };
         ClusterStatus {
             cluster: "memory".into(),

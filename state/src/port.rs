@@ -158,6 +158,12 @@ pub struct MemberStatus {
     pub lag: Option<u64>,
     /// Milliseconds since it last answered the leader; known to the leader only.
     pub last_ack_ms: Option<u64>,
+    /// Whether it takes no leadership, no leases and no agents.
+    #[serde(default)]
+    pub drained: bool,
+    /// For a replica that does not vote yet: how far it is with joining; known to the leader only.
+    #[serde(default)]
+    pub phase: Option<String>,
 }
 
 /// What a replica knows of its cluster.

@@ -19,6 +19,7 @@ mod failover;
 mod full_disk;
 mod kills;
 mod limits;
+mod membership;
 mod privileges;
 mod recovery;
 mod resume;

@@ -94,6 +94,7 @@ type QueryFn = dyn Fn(&MethodContext, &View, Value) -> Result<Value> + Send + Sy
 type MutationFn = dyn Fn(&MethodContext, &mut Tx, Value) -> Result<Value> + Send + Sync;
 type StreamFn =
     dyn Fn(MethodContext, View, Value) -> BoxFuture<'static, Result<ByteStream>> + Send + Sync;
+type ActionFn = dyn Fn(MethodContext, Value) -> BoxFuture<'static, Result<Value>> + Send + Sync;
 
 /// The code behind a method.
 #[derive(Clone)]
@@ -104,6 +105,9 @@ pub enum Handler {
     Mutation(Arc<MutationFn>),
     /// Opens a stream.
     Stream(Arc<StreamFn>),
+    /// Does something that is no transaction, such as a change of the control plane's members. May
+    /// run twice for one request: it must do no more than once.
+    Action(Arc<ActionFn>),
 }
 
 /// One method.
@@ -240,6 +244,27 @@ impl Method {
             action,
             Handler::Stream(Arc::new(run)),
         )
+    }
+
+    /// A method that does something which is no transaction. It looks at
+    /// [`MethodContext::dry_run`] itself.
+    pub fn action<I, O>(
+        group: &str,
+        name: &str,
+        action: &str,
+        handler: impl Fn(MethodContext, I) -> BoxFuture<'static, Result<O>> + Send + Sync + 'static,
+    ) -> Self
+    where
+        I: DeserializeOwned + JsonSchema + Check + 'static,
+        O: Serialize + JsonSchema + 'static,
+    {
+        let run = move |cx: MethodContext, value: Value| {
+            let begun = input::decode(&value).map(|input| handler(cx, input));
+            let run = async move { encode(&begun?.await?) };
+            Box::pin(run) as BoxFuture<'static, _>
+        };
+        let handler = Handler::Action(Arc::new(run));
+        Self::new::<I, O>(group, name, MethodKind::Mutation, action, handler)
     }
 
     /// Says what it is for.

@@ -31,6 +31,8 @@ pub struct Ports {
     pub access: Port<dyn Access>,
     /// Filled by the server's agent gateway.
     pub agents: Port<dyn Agents>,
+    /// Filled by the process, where there are members to change.
+    pub members: Port<dyn Members>,
 }
 
 /// A slot for one port.
@@ -346,4 +348,70 @@ pub trait Agents: Send + Sync {
         follow: bool,
         tail_lines: u32,
     ) -> BoxFuture<'static, Result<ByteStream>>;
+}
+
+/// A change of the control plane's members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// Gives the holder of a key an id with which it may join; the same key gets the same id.
+    Enrol {
+        /// SHA-256 of its public key, hex.
+        key: String,
+        /// Where its peers will reach it, `host:port`.
+        peer_addr: String,
+        /// Where operators and agents will reach it, `host:port`.
+        api_addr: String,
+        /// The member whose place it takes.
+        replaces: Option<u64>,
+    },
+    /// Takes a replica out for good.
+    Remove {
+        /// Which.
+        replica: u64,
+        /// Although it is at the quorum's risk.
+        force: bool,
+    },
+    /// Notes where a replica is reached now.
+    SetAddress {
+        /// Which.
+        replica: u64,
+        /// For peers; empty: as it is.
+        peer_addr: String,
+        /// For operators and agents; empty: as it is.
+        api_addr: String,
+    },
+    /// Lets another replica lead.
+    TransferLeader {
+        /// Which; absent: whoever is best.
+        to: Option<u64>,
+    },
+    /// Takes leadership, leases and agents from a replica, or lets it have them again.
+    Drain {
+        /// Which.
+        replica: u64,
+        /// It may have them again.
+        undo: bool,
+    },
+}
+
+/// What a change of the members came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberChanged {
+    /// The replica that it was about: the enrolled one, the new leader.
+    pub replica: u64,
+    /// What was done, or what it means, in a sentence.
+    pub note: String,
+}
+
+/// The members of the control plane.
+pub trait Members: Send + Sync {
+    /// Changes them, through whoever leads; on a dry run only says what would be done.
+    ///
+    /// # Errors
+    /// It cannot be, puts the quorum at risk, or no leader could be asked.
+    fn change(
+        &self,
+        change: MemberChange,
+        dry_run: bool,
+    ) -> BoxFuture<'static, Result<MemberChanged>>;
 }

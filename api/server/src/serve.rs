@@ -165,6 +165,7 @@ impl ApiServer {
             open: options.open,
             stopping: stop.clone(),
             draining: Stop::default(),
+            drained: AtomicBool::new(false),
             joins: Semaphore::new(gateway::JOINS_MAX),
             context,
         });
@@ -185,6 +186,7 @@ impl ApiServer {
         });
         rt.spawn("gateway-watch", Box::pin(core.clone().watch()));
         rt.spawn("gateway-sweep", Box::pin(core.clone().sweep()));
+        rt.spawn("gateway-drained", Box::pin(core.clone().follow_drain()));
         rt.spawn("api-accept", Box::pin(accept(shared, listener)));
         tracing::info!(address = %local_addr, "the API serves");
         Ok(Self { local_addr, rt, core, envelope, stop, hard_stop, open })

@@ -28,15 +28,17 @@ use tonic::{
 };
 
 use super::{
-    Answer, Answers, PeerApi, PeerError, Probe, Purpose, TlsState, Transport,
+    Addresses, Answer, Answers, PeerApi, PeerError, Probe, Purpose, TlsState, Transport,
     tls::server_name,
-    wire::{self, peer_client::PeerClient, store_client::StoreClient},
+    wire::{self, admin_client::AdminClient, peer_client::PeerClient, store_client::StoreClient},
 };
 
 /// The metadata that each call carries.
 pub(super) const CLUSTER: &str = "palisade-cluster";
 pub(super) const EPOCH: &str = "palisade-epoch";
 pub(super) const FROM: &str = "palisade-from";
+/// In a refusal: the caller was removed from the cluster.
+pub(super) const REMOVED: &str = "palisade-removed";
 
 /// The largest message taken from a peer. Entries are cut to about 1 MiB, one command may have 1 MiB.
 pub(super) const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -102,9 +104,15 @@ impl TonicTransport {
 
 impl Transport for TonicTransport {
     fn peer(&self, peer: u64, addr: &str, purpose: Purpose) -> Arc<dyn PeerApi> {
+        let addresses = Arc::<Addresses>::default();
+        addresses.record(peer, addr);
+        self.peer_at(peer, &addresses, purpose)
+    }
+
+    fn peer_at(&self, peer: u64, addresses: &Arc<Addresses>, purpose: Purpose) -> Arc<dyn PeerApi> {
         Arc::new(TonicPeer(Arc::new(Inner {
             peer,
-            addr: addr.to_owned(),
+            addresses: addresses.clone(),
             purpose,
             rt: self.rt.clone(),
             tls: self.tls.clone(),
@@ -131,7 +139,7 @@ impl Transport for TonicTransport {
 
 struct Inner {
     peer: u64,
-    addr: String,
+    addresses: Arc<Addresses>,
     purpose: Purpose,
     rt: Rt,
     tls: Arc<TlsState>,
@@ -151,11 +159,7 @@ impl Inner {
         let channel = match held {
             Some(channel) => channel,
             None => {
-                let connected = timeout(self.rt.as_ref(), CONNECT_LIMIT, self.connect()).await;
-                let channel = connected.unwrap_or_else(|| {
-                    let what = format!("{} did not answer in time", self.addr);
-                    Err(PeerError::Unreachable(what))
-                })?;
+                let channel = self.connect().await?;
                 *self.held() = Some(channel.clone());
                 channel
             }
@@ -163,9 +167,29 @@ impl Inner {
         Ok(InterceptedService::new(channel, self.caller.clone()))
     }
 
+    /// Connects at the first of the peer's addresses where the peer itself answers.
     async fn connect(&self) -> Result<Channel, PeerError> {
-        let tls = self.tls.clone();
-        connect(self.peer, &self.addr, Arc::new(move || tls.client())).await
+        let order = self.addresses.attempt(self.peer);
+        let mut first = None;
+        let share = u32::try_from(order.len()).unwrap_or(u32::MAX).max(1);
+        for addr in &order {
+            let tls = self.tls.clone();
+            let connecting = connect(self.peer, addr, Arc::new(move || tls.client()));
+            match timeout(self.rt.as_ref(), CONNECT_LIMIT / share, connecting).await {
+                Some(Ok(channel)) => {
+                    self.addresses.worked(self.peer, addr);
+                    return Ok(channel);
+                }
+                Some(Err(error)) => drop(first.get_or_insert(error)),
+                None => {
+                    let what = format!("{addr} did not answer in time");
+                    first.get_or_insert(PeerError::Unreachable(what));
+                }
+            }
+        }
+        Err(first.unwrap_or_else(|| {
+            PeerError::Unreachable(format!("no address of replica {} is known", self.peer))
+        }))
     }
 
     fn peer_client(self: &Arc<Self>) -> Answer<PeerClient<Called>> {
@@ -190,6 +214,11 @@ impl Inner {
         .boxed()
     }
 
+    fn admin_client(self: &Arc<Self>) -> Answer<AdminClient<Called>> {
+        let this = self.clone();
+        async move { Ok(AdminClient::new(this.channel().await?)) }.boxed()
+    }
+
     /// What an answer means.
     fn answered<T>(&self, answer: Result<tonic::Response<T>, Status>) -> Result<T, PeerError> {
         let answer = answer.map_err(|status| self.failed(&status))?;
@@ -204,17 +233,23 @@ impl Inner {
                 if !self.is_refused.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         peer = self.peer,
-                        addr = self.addr,
+                        addr = self.addresses.last_good(self.peer),
                         purpose = ?self.purpose,
                         why = status.message(),
                         "a peer refused this replica"
                     );
                 }
-                PeerError::Refused(status.message().to_owned())
+                let why = status.message().to_owned();
+                if status.metadata().contains_key(REMOVED) {
+                    PeerError::Removed(why)
+                } else {
+                    PeerError::Refused(why)
+                }
             }
             _ => {
                 *self.held() = None;
-                PeerError::Failed(format!("{}: {}", self.addr, crate::fault::chain(status)))
+                let addr = self.addresses.last_good(self.peer);
+                PeerError::Failed(format!("{addr}: {}", crate::fault::chain(status)))
             }
         }
     }
@@ -351,5 +386,13 @@ impl PeerApi for TonicPeer {
 
     fn read_index(&self) -> Answer<wire::ReadIndexReply> {
         unary!(self.0, store_client, read_index, wire::ReadIndexRequest {})
+    }
+
+    fn manage(&self, request: wire::ManageRequest) -> Answer<wire::ManageReply> {
+        unary!(self.0, admin_client, manage, request)
+    }
+
+    fn trust(&self, _from: u64) -> Answer<wire::TrustReply> {
+        unary!(self.0, admin_client, trust, wire::TrustRequest {})
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tonic::{Request, Status};
 
 use super::{
+    Door,
     caller::Caller,
     client::{CLUSTER, EPOCH, FROM},
 };
@@ -23,15 +24,20 @@ pub(super) struct Gate {
     identity: Arc<Identity>,
     epoch: Arc<str>,
     metrics: Arc<Metrics>,
+    door: Arc<dyn Door>,
     /// Whether gateways may pass.
     gateways: bool,
 }
 
 impl Gate {
     /// The gate of the Peer service.
-    pub(super) fn of_peers(identity: Arc<Identity>, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn of_peers(
+        identity: Arc<Identity>,
+        metrics: Arc<Metrics>,
+        door: Arc<dyn Door>,
+    ) -> Self {
         let epoch = identity.epoch.to_string().into();
-        Self { identity, epoch, metrics, gateways: false }
+        Self { identity, epoch, metrics, door, gateways: false }
     }
 
     /// The gate of the Store service.
@@ -87,7 +93,14 @@ impl Gate {
                 let message = format!("gateway {name} may use the Store service, and no other");
                 Err(self.refuse(Refused::Service, message))
             }
-            Caller::Gateway(_) | Caller::Replica(_) => Ok(()),
+            Caller::Gateway(_) => Ok(()),
+            Caller::Replica(id) => self.door.admit(*id).map_err(|turned| {
+                // A removed replica asks again and again.
+                let label = RefusedLabel { why: Refused::Member };
+                self.metrics.peers_refused.get_or_create(&label).inc();
+                tracing::debug!(reason = %turned, "a replica that is no member was refused");
+                turned.into()
+            }),
         }
     }
 }

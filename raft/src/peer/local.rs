@@ -7,10 +7,11 @@ use openraft::{AsyncRuntime, async_runtime::WatchReceiver};
 use palisade_state::{Rt, port::timeout};
 use tokio::sync::Mutex;
 
-use super::{Answer, Answers, PeerApi, PeerError, convert, wire};
+use super::{Answer, Answers, Door, PeerApi, PeerError, convert, wire};
 use crate::{
     detector::Detector,
     fault::chain,
+    membership::Members,
     metrics::Metrics,
     snapshot_file::SnapshotReceiver,
     snapshots::{SnapshotData, SnapshotStore, meta_of_head},
@@ -35,6 +36,8 @@ pub(crate) struct Local<R: AsyncRuntime> {
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) store: Service,
+    pub(crate) members: Arc<Members<R>>,
+    pub(crate) door: Arc<dyn Door>,
     /// One snapshot is received at a time.
     pub(crate) receiving: Arc<Mutex<()>>,
 }
@@ -95,9 +98,10 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
     }
 
     fn vote(&self, request: wire::VoteRequest) -> Answer<wire::VoteReply> {
-        let raft = self.raft.clone();
+        let (raft, door) = (self.raft.clone(), self.door.clone());
         async move {
             let request = convert::vote_in::<R>(request)?;
+            door.admit(request.vote.leader_id.voted_for)?;
             let response = raft.vote(request).await.map_err(|error| failed(&error))?;
             Ok(convert::voted_out::<R>(&response))
         }
@@ -105,9 +109,10 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
     }
 
     fn pre_vote(&self, request: wire::VoteRequest) -> Answer<wire::VoteReply> {
-        let raft = self.raft.clone();
+        let (raft, door) = (self.raft.clone(), self.door.clone());
         async move {
             let request = convert::vote_in::<R>(request)?;
+            door.admit(request.vote.leader_id.voted_for)?;
             let response = raft.pre_vote(request).await.map_err(|error| failed(&error))?;
             Ok(convert::voted_out::<R>(&response))
         }
@@ -156,6 +161,14 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
 
     fn read_index(&self) -> Answer<wire::ReadIndexReply> {
         self.store.clone().read_index().map(Ok).boxed()
+    }
+
+    fn manage(&self, request: wire::ManageRequest) -> Answer<wire::ManageReply> {
+        self.members.clone().answer(request).map(Ok).boxed()
+    }
+
+    fn trust(&self, from: u64) -> Answer<wire::TrustReply> {
+        self.members.trust(from)
     }
 }
 

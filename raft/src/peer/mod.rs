@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 use futures::{future::BoxFuture, stream::BoxStream};
 
+use crate::addresses::Addresses;
+
 pub use self::client::Introduction;
 pub(crate) use self::client::TonicTransport;
 pub use self::gateway::{Gateway, GatewayStore};
@@ -47,6 +49,9 @@ pub enum PeerError {
     /// The peer turned this replica away.
     #[error("the peer refused: {0}")]
     Refused(String),
+    /// The peer knows that this replica was removed from the cluster.
+    #[error("this replica was removed: {0}")]
+    Removed(String),
     /// The connection or the peer failed; the request may have been received.
     #[error("the call failed: {0}")]
     Failed(String),
@@ -57,6 +62,15 @@ pub type Answer<T> = BoxFuture<'static, Result<T, PeerError>>;
 
 /// A stream of answers.
 pub type Answers<T> = BoxStream<'static, Result<T, PeerError>>;
+
+/// Who may come in, among those whose certificate names a replica of this cluster.
+pub(crate) trait Door: Send + Sync + 'static {
+    /// Lets a replica in.
+    ///
+    /// # Errors
+    /// It was removed, or never was a member.
+    fn admit(&self, caller: u64) -> Result<(), PeerError>;
+}
 
 /// What one replica can ask of another.
 pub trait PeerApi: Send + Sync + 'static {
@@ -87,6 +101,18 @@ pub trait PeerApi: Send + Sync + 'static {
     ) -> Answer<Answers<wire::ProposeReply>>;
     /// Asks the leader up to where a reader must wait.
     fn read_index(&self) -> Answer<wire::ReadIndexReply>;
+    /// Asks for a change of the control plane's members.
+    fn manage(&self, _request: wire::ManageRequest) -> Answer<wire::ManageReply> {
+        not_here()
+    }
+    /// Asks for what only replicas may hold, as replica `from`.
+    fn trust(&self, _from: u64) -> Answer<wire::TrustReply> {
+        not_here()
+    }
+}
+
+fn not_here<T: Send + 'static>() -> Answer<T> {
+    Box::pin(std::future::ready(Err(PeerError::Failed("it does not know this call".to_owned()))))
 }
 
 /// What a connection is for. Each purpose has its own, so that none waits behind another.
@@ -119,6 +145,11 @@ pub enum Probe {
 pub trait Transport: Send + Sync + 'static {
     /// A client of the replica `peer` at `addr`; connects at its first use.
     fn peer(&self, peer: u64, addr: &str, purpose: Purpose) -> Arc<dyn PeerApi>;
+
+    /// A client that looks its peer's addresses up each time it connects.
+    fn peer_at(&self, peer: u64, addresses: &Arc<Addresses>, purpose: Purpose) -> Arc<dyn PeerApi> {
+        self.peer(peer, &addresses.recorded(peer), purpose)
+    }
 
     /// Looks at a port without saying anything.
     fn probe(&self, addr: &str) -> BoxFuture<'static, Probe>;

@@ -26,13 +26,14 @@ use tonic::{
 };
 
 use super::{
-    PeerApi, PeerError, TlsState,
+    Door, PeerApi, PeerError, TlsState,
     caller::Caller,
-    client::MESSAGE_BYTES_MAX,
+    client::{MESSAGE_BYTES_MAX, REMOVED},
     gate::Gate,
     store_server::StoreService,
     wire::{
         self,
+        admin_server::{Admin, AdminServer},
         peer_server::{Peer, PeerServer},
     },
 };
@@ -106,11 +107,12 @@ pub(crate) struct ServeOptions {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) api: Arc<dyn PeerApi>,
     pub(crate) store: Service,
+    pub(crate) door: Arc<dyn Door>,
 }
 
 /// Serves peers on `listener` until `stop` fires or is dropped.
 pub(crate) fn serve(listener: TcpListener, options: ServeOptions, stop: oneshot::Receiver<()>) {
-    let ServeOptions { rt, tls, identity, metrics, api, store } = options;
+    let ServeOptions { rt, tls, identity, metrics, api, store, door } = options;
     let (tx, rx) = mpsc::channel(16);
     let (stop_accepting, accepting) = oneshot::channel::<()>();
     let accept = accept(listener, rt.clone(), tls, metrics.clone(), tx);
@@ -120,7 +122,9 @@ pub(crate) fn serve(listener: TcpListener, options: ServeOptions, stop: oneshot:
             futures::future::select(Box::pin(accept), accepting).await;
         }),
     );
-    let gate = Gate::of_peers(identity, metrics);
+    let gate = Gate::of_peers(identity, metrics, door);
+    let admin = AdminServer::new(Served(api.clone()));
+    let admin = tonic::service::interceptor::InterceptedService::new(admin, gate.clone());
     let peer = PeerServer::new(Served(api))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -129,6 +133,7 @@ pub(crate) fn serve(listener: TcpListener, options: ServeOptions, stop: oneshot:
         .initial_stream_window_size(4 * 1024 * 1024)
         .initial_connection_window_size(16 * 1024 * 1024)
         .add_service(peer)
+        .add_service(admin)
         .add_service(StoreService::new(store, gate.of_store()))
         .serve_with_incoming(
             tokio_stream::wrappers::ReceiverStream::new(rx).map(Ok::<_, io::Error>),
@@ -209,6 +214,12 @@ impl From<PeerError> for Status {
     fn from(error: PeerError) -> Self {
         match error {
             PeerError::Refused(why) => Self::permission_denied(why),
+            PeerError::Removed(why) => {
+                let mut status = Self::permission_denied(why);
+                let mark = tonic::metadata::MetadataValue::from_static("1");
+                status.metadata_mut().insert(REMOVED, mark);
+                status
+            }
             PeerError::Unreachable(why) => Self::unavailable(why),
             PeerError::Failed(why) => Self::internal(why),
         }
@@ -284,5 +295,31 @@ impl Peer for Served {
             .into_inner()
             .map(|chunk| chunk.map_err(|status| PeerError::Failed(status.message().to_owned())));
         one(self.0.snapshot(chunks.boxed())).await
+    }
+}
+
+/// The replica that the connection's certificate names.
+fn caller<T>(request: &Request<T>) -> Result<u64, Status> {
+    match request.extensions().get::<Caller>() {
+        Some(Caller::Replica(id)) => Ok(*id),
+        _ => Err(Status::permission_denied("the caller is no replica")),
+    }
+}
+
+#[tonic::async_trait]
+impl Admin for Served {
+    async fn manage(
+        &self,
+        request: Request<wire::ManageRequest>,
+    ) -> Result<Response<wire::ManageReply>, Status> {
+        let from = caller(&request)?;
+        one(self.0.manage(wire::ManageRequest { from, ..request.into_inner() })).await
+    }
+
+    async fn trust(
+        &self,
+        request: Request<wire::TrustRequest>,
+    ) -> Result<Response<wire::TrustReply>, Status> {
+        one(self.0.trust(caller(&request)?)).await
     }
 }

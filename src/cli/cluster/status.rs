@@ -147,6 +147,11 @@ fn member_table(status: &Value, owned: &Owned) -> Table {
 }
 
 fn state(member: &Value, is_leader: bool) -> String {
+    let drained = member.get("drained").and_then(Value::as_bool).unwrap_or(false);
+    let drained = if drained { ", drained" } else { "" };
+    if let Some(phase) = text(member, "/phase") {
+        return format!("learner, {phase}{drained}");
+    }
     let role = match member.get("voter").and_then(Value::as_bool) {
         _ if is_leader => "leader",
         Some(false) => "learner",
@@ -154,9 +159,9 @@ fn state(member: &Value, is_leader: bool) -> String {
     };
     match member.get("lastAckMs").and_then(Value::as_u64) {
         Some(silent) if !is_leader && silent > SILENT_MS => {
-            format!("{role}, away {} s", silent / 1000)
+            format!("{role}, away {} s{drained}", silent / 1000)
         }
-        _ => role.to_owned(),
+        _ => format!("{role}{drained}"),
     }
 }
 

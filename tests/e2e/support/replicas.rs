@@ -123,6 +123,11 @@ impl Replicas {
         segments.filter(|path| path.extension().is_some_and(|end| end == "seg")).max().unwrap()
     }
 
+    /// Two ports that no replica has, when there are three at most.
+    pub fn spare_ports(&self) -> (u16, u16) {
+        (self.ports.base + 7, self.ports.base + 8)
+    }
+
     pub fn peer_addr(&self, index: usize) -> String {
         format!("127.0.0.1:{}", usize::from(self.ports.base) + 2 * index + 1)
     }
@@ -140,11 +145,7 @@ impl Replicas {
     /// Starts one; it ends when this process does.
     #[track_caller]
     pub fn spawn(&mut self, index: usize) {
-        let path = self.home.path().join(format!("replica-{}.log", index + 1));
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-        let mut command = self.serve(index);
-        command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log);
-        self.running[index] = Some(command.spawn().unwrap());
+        self.spawn_with(index, &[]);
     }
 
     /// Runs one that is to refuse its start; its standard input stays open.
@@ -167,6 +168,23 @@ impl Replicas {
 
     pub fn pid(&self, index: usize) -> u64 {
         self.running[index].as_ref().expect("it runs").id().into()
+    }
+
+    /// Waits until one ends by itself; its exit code.
+    #[track_caller]
+    pub fn ends(&mut self, index: usize) -> i32 {
+        let mut child = self.running[index].take().expect("it runs");
+        let status = until("the end of a replica", || child.try_wait().unwrap());
+        status.code().unwrap_or(-1)
+    }
+
+    /// Is told where it is reached now when it is started next.
+    pub fn spawn_with(&mut self, index: usize, args: &[&str]) {
+        let path = self.home.path().join(format!("replica-{}.log", index + 1));
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        let mut command = self.serve(index);
+        command.args(args).stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.running[index] = Some(command.spawn().unwrap());
     }
 
     /// SIGKILL.

@@ -7,7 +7,7 @@
 //! - `ENV-1` A handler runs only for a principal that may do the method's action on what the input
 //!   names.
 //! - `ENV-2` Each mutation leaves one audit record: with its writes when it is applied, by itself
-//!   when it is refused.
+//!   when it is refused or is an action, whose effect is not in a transaction.
 //! - `ENV-3` Queries never write.
 
 mod page;
@@ -267,6 +267,22 @@ impl Envelope {
                 }
                 let stream = run(cx, call.view, input).await?;
                 Ok(Answer { reply: Reply::Stream(stream), revision, etag: None, replayed: false })
+            }
+            Handler::Action(run) => {
+                let ended = run(cx, input).await;
+                match &ended {
+                    Ok(_) if !call.options.dry_run => {
+                        // It has happened, whether it is told or not.
+                        if let Err(error) = self.record(call.audit("ok")).await {
+                            let request_id = &call.options.request_id;
+                            tracing::error!(%request_id, %error, "an action could not be audited");
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(refused) => self.audit_refusal(&call, refused).await,
+                }
+                let revision = self.context.store.view().revision();
+                Ok(Answer { reply: Reply::Json(ended?), revision, etag: None, replayed: false })
             }
             Handler::Mutation(run) => {
                 let build = |tx: &mut Tx| run(&cx, tx, input.clone());

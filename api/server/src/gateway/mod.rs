@@ -1,6 +1,7 @@
 //! The agent gateway: joining, renewing, and the sessions of agents.
 
 pub mod convert;
+mod drained;
 mod relay;
 mod session;
 mod sessions;
@@ -78,6 +79,8 @@ pub(crate) struct Core {
     pub(crate) stopping: Stop,
     /// Raised when agents are to go elsewhere.
     pub(crate) draining: Stop,
+    /// Whether an operator drained this replica.
+    pub(crate) drained: AtomicBool,
     /// Joins being answered.
     pub(crate) joins: Semaphore,
 }
@@ -98,10 +101,15 @@ impl Core {
     /// Refuses a session that this replica would not keep.
     fn check_keeps(&self) -> Result<(), Status> {
         self.check_open()?;
-        if self.draining.is_raised() {
+        if self.sends_away() {
             return Err(Status::unavailable("this replica sends its agents elsewhere"));
         }
         Ok(())
+    }
+
+    /// Whether agents are to go elsewhere: this replica stops, or is drained.
+    fn sends_away(&self) -> bool {
+        self.draining.is_raised() || self.drained.load(Ordering::Acquire)
     }
 
     /// Waits until this replica's worker lives: until then another replica takes its sessions away
@@ -188,6 +196,10 @@ impl Core {
     /// Sends all agents to other replicas, spread over `grace`, and takes no new ones.
     pub(crate) async fn drain(&self, grace: Duration) {
         self.draining.raise();
+        self.send_away(grace).await;
+    }
+
+    async fn send_away(&self, grace: Duration) {
         let sessions = self.sessions.all();
         let count = u32::try_from(sessions.len()).unwrap_or(u32::MAX).max(1);
         let step = grace / count;

@@ -151,7 +151,7 @@ impl Session {
             return Err(End::NotOpened);
         }
         self.core.sessions.insert(self.handle.clone());
-        if self.core.draining.is_raised() {
+        if self.core.sends_away() {
             // The drain may have asked all sessions before this one was there.
             self.handle.end(Ending::Draining);
         }

@@ -18,6 +18,10 @@ pub(super) struct Member {
     matched_index: Option<u64>,
     lag: Option<u64>,
     last_ack_ms: Option<u64>,
+    /// It takes no leadership, no leases and no agents.
+    drained: bool,
+    /// How far it is with joining, while it does not vote; the leader alone knows.
+    phase: Option<String>,
 }
 
 /// What the answering replica knows of its cluster.
@@ -65,6 +69,8 @@ pub(super) fn status(status: ClusterStatus) -> Status {
                 matched_index: member.matched_index,
                 lag: member.lag,
                 last_ack_ms: member.last_ack_ms,
+                drained: member.drained,
+                phase: member.phase,
             })
             .collect(),
         fault: status.fault,

@@ -1,6 +1,7 @@
 //! The server's own module: the cluster, the version, events and the audit chain.
 
 mod cluster;
+mod members;
 mod records;
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -29,6 +30,7 @@ const EXPIRY_WARNING_MS: u64 = 60 * 24 * 3600 * 1000;
 #[derive(Default)]
 struct Attached {
     modules: Vec<Weak<dyn Module>>,
+    authority: Option<Arc<Authority>>,
     ca_pem: String,
     pin: String,
     ca_not_after_ms: u64,
@@ -48,10 +50,11 @@ impl ServerModule {
     }
 
     /// Lets it see the other modules and the CA, once the process is put together.
-    pub(crate) fn attach(&self, registry: &Registry, authority: &Authority) {
+    pub(crate) fn attach(&self, registry: &Registry, authority: &Arc<Authority>) {
         let modules = registry.modules().iter().map(Arc::downgrade).collect();
         let attached = Attached {
             modules,
+            authority: Some(authority.clone()),
             ca_pem: authority.cert_pem().to_owned(),
             pin: authority.pin(),
             ca_not_after_ms: not_after_ms(authority.cert_der()).unwrap_or(u64::MAX),
@@ -117,13 +120,20 @@ impl Module for ServerModule {
 
     fn catalog(&self) -> Catalog {
         Catalog {
-            actions: vec![CLUSTER_READ, SYSTEM_READ, EVENTS_READ, AUDIT_READ],
-            resource_types: vec!["cluster", "system", "event", "audit"],
+            actions: vec![
+                CLUSTER_READ,
+                members::CLUSTER_WRITE,
+                SYSTEM_READ,
+                EVENTS_READ,
+                AUDIT_READ,
+            ],
+            resource_types: vec!["cluster", "replica", "system", "event", "audit"],
         }
     }
 
     fn methods(&self) -> Vec<Method> {
         let mut methods = self.cluster_methods();
+        methods.extend(members::methods(&self.attached));
         methods.extend(self.system_methods());
         methods.extend([
             Method::query("events", "list", EVENTS_READ, events)

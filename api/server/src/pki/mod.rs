@@ -24,7 +24,10 @@ use rcgen::{
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use sha2::{Digest, Sha256};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::{
+    extensions::GeneralName,
+    prelude::{FromDer, X509Certificate},
+};
 
 pub use identity::{Peer, PeerRole, lineage_of_ca, not_after_ms, peer_of};
 pub use tls::{ClientAuth, Identity, client_config, load_certificates, server_config};
@@ -250,6 +253,49 @@ impl Authority {
         addresses: &[String],
         now_ms: u64,
     ) -> Result<Issued, PkiError> {
+        self.issue(&self.replica_params(id, addresses, now_ms)?)
+    }
+
+    /// The certificate of a replica that keeps its key to itself, followed by the CA's, for a signing
+    /// request in DER.
+    ///
+    /// # Errors
+    /// `PKI-2`: the request does not prove possession; or the certificate cannot be made.
+    pub fn issue_joining_replica(
+        &self,
+        csr_der: &[u8],
+        id: u64,
+        addresses: &[String],
+        now_ms: u64,
+    ) -> Result<String, PkiError> {
+        let request = parse_request(csr_der)?;
+        let params = self.replica_params(id, addresses, now_ms)?;
+        let cert = self.sign(&params, &request.public_key)?;
+        Ok(format!("{}{}", cert.pem(), self.cert_pem))
+    }
+
+    /// A new certificate for a replica's key, followed by the CA's.
+    ///
+    /// # Errors
+    /// The key cannot be read, or the certificate cannot be made.
+    pub fn reissue_replica(
+        &self,
+        key_pem: &str,
+        id: u64,
+        addresses: &[String],
+        now_ms: u64,
+    ) -> Result<String, PkiError> {
+        let key = KeyPair::from_pem(key_pem).map_err(make("replica's key"))?;
+        let cert = self.sign(&self.replica_params(id, addresses, now_ms)?, &key)?;
+        Ok(format!("{}{}", cert.pem(), self.cert_pem))
+    }
+
+    fn replica_params(
+        &self,
+        id: u64,
+        addresses: &[String],
+        now_ms: u64,
+    ) -> Result<CertificateParams, PkiError> {
         let uri = format!("palisade://{}/replica/{id}", self.lineage);
         let mut params = params(&format!("replica-{id}"), uri, now_ms, REPLICA_LIFE)?;
         params.subject_alt_names.push(SanType::DnsName(text_san(replica_name(id))?));
@@ -260,7 +306,7 @@ impl Authority {
             });
         }
         let usages = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        self.issue(&leaf(params, &usages))
+        Ok(leaf(params, &usages))
     }
 
     /// A node's certificate for the key of a signing request, DER.
@@ -302,6 +348,41 @@ impl Authority {
         let params = params(name, uri, now_ms, life)?;
         self.issue(&leaf(params, &[ExtendedKeyUsagePurpose::ClientAuth]))
     }
+}
+
+/// A key and a request for a certificate of it, both PEM. The key is secret.
+pub struct Requested {
+    /// The private key (PKCS #8). Secret.
+    pub key_pem: String,
+    /// The request.
+    pub csr_pem: String,
+}
+
+/// A new key, and a request for a replica's certificate of it.
+///
+/// # Errors
+/// The key or the request cannot be made.
+pub fn request_replica() -> Result<Requested, PkiError> {
+    let key = new_key()?;
+    let csr = CertificateParams::default().serialize_request(&key).map_err(make("request"))?;
+    let csr_pem = csr.pem().map_err(make("request"))?;
+    Ok(Requested { key_pem: key.serialize_pem(), csr_pem })
+}
+
+/// Whether a certificate is good for the hosts of all these addresses. One that cannot be read is good for none.
+#[must_use]
+pub fn covers(cert_der: &[u8], addresses: &[String]) -> bool {
+    let Ok((_, parsed)) = X509Certificate::from_der(cert_der) else { return false };
+    let Ok(Some(names)) = parsed.subject_alternative_name() else { return false };
+    let has = |host: &str| {
+        names.value.general_names.iter().any(|name| match (name, IpAddr::from_str(host)) {
+            (GeneralName::DNSName(name), Err(_)) => name.eq_ignore_ascii_case(host),
+            (GeneralName::IPAddress(bytes), Ok(IpAddr::V4(ip))) => *bytes == ip.octets(),
+            (GeneralName::IPAddress(bytes), Ok(IpAddr::V6(ip))) => *bytes == ip.octets(),
+            _ => false,
+        })
+    };
+    host_names(addresses).iter().all(|host| has(host))
 }
 
 /// The DNS name that a replica's certificate has whatever its addresses.

@@ -100,7 +100,9 @@ impl World {
                 }
                 Ok(answer)
             }
-            Handler::Stream(_) => Err(Error::internal("streams are tested elsewhere")),
+            Handler::Stream(_) | Handler::Action(_) => {
+                Err(Error::internal("streams are tested elsewhere"))
+            }
         }
     }
 

@@ -1,0 +1,212 @@
+//! Finding whoever can make a change, and being found.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use openraft::AsyncRuntime;
+use palisade_state::{ReplicaId, port::timeout};
+
+use super::{
+    Change, ManageError, Managed, Result, Why,
+    leader::{Members, not_leader},
+};
+use crate::{
+    peer::{PeerApi, PeerError, Purpose, wire},
+    replica::Replica,
+};
+
+/// How often a replica looks whether it must show itself.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// A replica that knows no leader for so long asks the others about itself.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+const HELLO_LIMIT: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What a call came to: a result, or who leads.
+pub(crate) enum Heard {
+    Answer(Result),
+    Leader(Option<(u64, String)>),
+}
+
+pub(crate) fn heard(reply: wire::ManageReply) -> Heard {
+    use wire::manage_reply::Result as Reply;
+    match reply.result {
+        Some(Reply::Managed(managed)) => {
+            let wire::Managed { replica, note } = managed;
+            Heard::Answer(Ok(Managed { replica: ReplicaId(replica), note }))
+        }
+        Some(Reply::Refusal(refusal)) => {
+            let why = wire::manage_refusal::Why::try_from(refusal.why);
+            match why.map_or(Why::Unavailable, Why::from) {
+                Why::NoLeader => {
+                    let known = refusal.leader != 0;
+                    Heard::Leader(known.then_some((refusal.leader, refusal.leader_addr)))
+                }
+                why => Heard::Answer(Err(ManageError::new(why, refusal.detail))),
+            }
+        }
+        None => {
+            Heard::Answer(Err(ManageError::new(Why::Unavailable, "an answer of a newer release")))
+        }
+    }
+}
+
+/// Asks for changes and shows this replica to the others.
+pub(crate) struct Asking<R: AsyncRuntime> {
+    pub(crate) members: Arc<Members<R>>,
+    /// Where this replica is reached now, if its record is to say so.
+    pub(crate) advertise: Option<(String, String)>,
+}
+
+impl<R: AsyncRuntime> Asking<R> {
+    fn request(&self, change: wire::manage_request::Change, dry_run: bool) -> wire::ManageRequest {
+        wire::ManageRequest { from: self.members.me(), dry_run, change: Some(change) }
+    }
+
+    /// Has the leader make a change, whoever that is by then.
+    pub(crate) async fn ask(&self, change: Change, dry_run: bool) -> Result {
+        let rt = &self.members.rt;
+        let within = self.members.tuning.membership.change_within * 2;
+        let deadline = rt.now() + within + self.members.tuning.patience;
+        let request = self.request(change.to_wire(), dry_run);
+        let mut last = not_leader();
+        while rt.now() < deadline {
+            let seen = self.members.leadership.seen();
+            let answered = match seen.leader {
+                None => not_leader(),
+                Some(leader) if leader == self.members.me() => {
+                    self.members.handle(request.clone()).await
+                }
+                Some(leader) => match seen.node(leader) {
+                    None => not_leader(),
+                    Some(node) => {
+                        let peer = self.members.peers.get(leader, node, Purpose::Store);
+                        self.call(peer, &request, within, change.is_repeatable()).await
+                    }
+                },
+            };
+            match answered {
+                Err(error) if matches!(error.why, Why::NoLeader | Why::Busy) => last = Err(error),
+                ended => return ended,
+            }
+            let changed = self.members.leadership.changed_from(&seen);
+            let _ = timeout(rt.as_ref(), PAUSE, changed).await;
+        }
+        last
+    }
+
+    async fn call(
+        &self,
+        peer: Arc<dyn PeerApi>,
+        request: &wire::ManageRequest,
+        within: Duration,
+        repeatable: bool,
+    ) -> Result {
+        let answer = timeout(self.members.rt.as_ref(), within, peer.manage(request.clone())).await;
+        match answer {
+            Some(Ok(reply)) => match heard(reply) {
+                Heard::Answer(result) => result,
+                Heard::Leader(_) => not_leader(),
+            },
+            Some(Err(error @ PeerError::Failed(_))) if !repeatable => {
+                Err(ManageError::new(Why::Unknown, error.to_string()))
+            }
+            Some(Err(error)) => {
+                self.members.exile.note(&error);
+                not_leader()
+            }
+            None => Err(ManageError::new(Why::Unknown, "the leader did not answer in time")),
+        }
+    }
+
+    /// Keeps this replica's record right from its start on, and asks about itself when no leader is heard: the others
+    /// may not know where it is, or know that it was removed.
+    pub(crate) async fn introduce(self: Arc<Self>) {
+        let rt = self.members.rt.clone();
+        let me = self.members.me();
+        let mut advertise = self.advertise.clone();
+        let mut lost_since = None;
+        loop {
+            rt.sleep(LOOK_EVERY).await;
+            let seen = self.members.leadership.seen();
+            let own = seen.node(me);
+            if own.is_some_and(|own| {
+                advertise
+                    .as_ref()
+                    .is_some_and(|(peer, api)| own.peer_addr == *peer && own.api_addr == *api)
+            }) {
+                // Whatever is written over it from now on is newer.
+                advertise = None;
+            }
+            let is_lost = match seen.leader {
+                Some(_) => {
+                    lost_since = None;
+                    false
+                }
+                None => rt.now().saturating_sub(*lost_since.get_or_insert(rt.now())) >= LOST_AFTER,
+            };
+            let must_move = advertise.is_some() && own.is_some();
+            if !is_lost && !must_move {
+                continue;
+            }
+            if is_lost {
+                lost_since = Some(rt.now());
+            }
+            let (peer_addr, api_addr) = advertise.clone().unwrap_or_default();
+            let hello = wire::Hello { peer_addr, api_addr };
+            self.hello(hello, seen.leader).await;
+        }
+    }
+
+    async fn hello(&self, hello: wire::Hello, leader: Option<u64>) {
+        let me = self.members.me();
+        let request = self.request(wire::manage_request::Change::Hello(hello), false);
+        if leader == Some(me) {
+            if let Err(error) = self.members.handle(request).await {
+                tracing::warn!(error = %error, "this replica's record was not brought up to date");
+            }
+            return;
+        }
+        let addresses = self.members.peers.addresses();
+        let all = leader.map_or_else(|| addresses.peers(), |leader| vec![leader]);
+        let calls = all.into_iter().filter(|id| *id != me).map(|id| {
+            let (rt, request) = (self.members.rt.clone(), request.clone());
+            async move {
+                let peer = self.members.peers.client(id, Purpose::Store);
+                timeout(rt.as_ref(), HELLO_LIMIT, peer.manage(request)).await
+            }
+        });
+        for answer in join_all(calls).await.into_iter().flatten() {
+            match answer.map(heard) {
+                Ok(Heard::Leader(Some((id, addr)))) => addresses.hint(id, &addr),
+                Ok(Heard::Answer(Err(error))) => {
+                    if error.why == Why::Removed {
+                        self.members.exile.begin("");
+                    }
+                    tracing::debug!(error = %error, "the leader did not take this replica's addresses");
+                }
+                Ok(_) => {}
+                Err(error) => self.members.exile.note(&error),
+            }
+        }
+    }
+}
+
+impl<R: AsyncRuntime> Replica<R> {
+    /// Changes the control plane's members, through whoever leads.
+    ///
+    /// # Errors
+    /// Why it was not done, with what to do.
+    pub async fn manage(&self, change: Change, dry_run: bool) -> Result {
+        if let Err(error) = self.check_serving() {
+            return Err(ManageError { why: Why::Unavailable, detail: error.to_string() });
+        }
+        self.asking.ask(change, dry_run).await
+    }
+
+    /// Whether it was removed from its cluster: it serves no more, and never will.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.fault_of().is_removed()
+    }
+}

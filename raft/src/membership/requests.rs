@@ -1,0 +1,316 @@
+//! What the leader does when a change of the members is asked of it: refuse first, then change, then mark.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use openraft::{AsyncRuntime, ChangeMembers};
+use palisade_state::{
+    ReplicaId,
+    roster::{self, ENROLMENTS, Enrolment, REPLICAS, Standing},
+};
+use serde_json::json;
+
+use super::{
+    Result, Why, health, keeper,
+    leader::{Members, TRIES_MAX, managed, not_leader, refuse},
+};
+use crate::{peer::wire, types::Node};
+
+impl<R: AsyncRuntime> Members<R> {
+    pub(super) async fn enrol(&self, asked: wire::EnrolReplica, dry_run: bool) -> Result {
+        let wire::EnrolReplica { key, peer_addr, api_addr, replaces } = asked;
+        let members = self.members();
+        if let Some(id) = roster::enrolled_as(&self.view(), &key)? {
+            if roster::is_removed(&self.view(), id) {
+                let what = format!("replica {id} had this key and was removed: make a new key");
+                return refuse(Why::Removed, what);
+            }
+            return managed(id.0, format!("replica {id} was enrolled with this key before"));
+        }
+        if replaces != 0 {
+            self.member(&members, replaces)?;
+        }
+        self.addresses_are_free(&members, replaces, &peer_addr, &api_addr)?;
+        if dry_run {
+            return managed(0, "a new replica would be enrolled");
+        }
+        let at_ms = self.view().clock().now_ms;
+        let replaces = (replaces != 0).then_some(replaces);
+        let row = Enrolment { peer_addr, api_addr, replaces, at_ms };
+        for _ in 0..TRIES_MAX {
+            self.commit(|tx| Ok(roster::enrol(tx, &key, &row)?)).await?;
+            let Some(id) = roster::enrolled_as(&self.view(), &key)? else { continue };
+            // A founder was given its id by hand, which may be any number.
+            let is_taken = self.members().nodes.contains_key(&id.0)
+                || REPLICAS.get(&self.view(), &id.0)?.is_some();
+            if !is_taken {
+                tracing::info!(replica = %id, peer_addr = row.peer_addr, "a replica was enrolled");
+                return managed(id.0, format!("replica {id} may join"));
+            }
+            self.commit(|tx| Ok(tx.delete(&ENROLMENTS, &key)?)).await?;
+        }
+        refuse(Why::Busy, "no free id was found: ask again")
+    }
+
+    /// Whether no member but `but` has one of these addresses.
+    fn addresses_are_free(
+        &self,
+        members: &health::Members,
+        but: u64,
+        peer_addr: &str,
+        api_addr: &str,
+    ) -> Result<()> {
+        for (id, node) in members.nodes.iter().filter(|(id, _)| **id != but) {
+            for taken in [&node.peer_addr, &node.api_addr] {
+                if !taken.is_empty() && (taken == peer_addr || taken == api_addr) {
+                    return refuse(Why::Invalid, format!("replica {id} has the address {taken}"));
+                }
+            }
+        }
+        if !peer_addr.is_empty() && peer_addr == api_addr {
+            return refuse(Why::Invalid, format!("{peer_addr} cannot be both its addresses"));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn remove(
+        self: &Arc<Self>,
+        asked: wire::RemoveReplica,
+        dry_run: bool,
+    ) -> Result {
+        let wire::RemoveReplica { replica: id, force } = asked;
+        let members = self.members();
+        match self.member(&members, id) {
+            Err(error) if error.why == Why::Removed => return managed(id, error.detail),
+            Err(error) if error.why == Why::NotAVoter => return self.withdraw(id, dry_run).await,
+            other => other?,
+        }
+        if !members.voters.contains(&id) {
+            if !dry_run {
+                self.change(ChangeMembers::RemoveNodes(BTreeSet::from([id]))).await?;
+                self.settle("removed by an operator").await?;
+            }
+            return managed(id, format!("replica {id}, which did not vote, is removed"));
+        }
+        let after: BTreeSet<u64> = members.voters.iter().copied().filter(|v| *v != id).collect();
+        if after.is_empty() {
+            let what = format!("replica {id} is the last voter: join another one first");
+            return refuse(Why::LastVoter, what);
+        }
+        let risk = members.risk(&after, self.limit());
+        if let Some(risk) = &risk
+            && !force
+        {
+            let what =
+                format!("replica {id} is not removed: {risk}; --force removes it all the same");
+            return refuse(Why::AtRisk, what);
+        }
+        if dry_run {
+            return managed(
+                id,
+                format!("replica {id} would be removed; {} voters remain", after.len()),
+            );
+        }
+        if id == self.me() {
+            self.step_aside(&members, |id| after.contains(&id)).await?;
+            return not_leader();
+        }
+        // From here on the next leader marks it too, should this one be gone before it does.
+        self.commit(|tx| {
+            let row = tx.get(&REPLICAS, &id)?.unwrap_or_default();
+            Ok(tx.put(&REPLICAS, &id, &row)?)
+        })
+        .await?;
+        self.change(ChangeMembers::RemoveVoters(BTreeSet::from([id]))).await?;
+        self.settle("removed by an operator").await?;
+        let spare = after.len() - health::majority(after.len());
+        let mut note = format!(
+            "replica {id} is removed; {} voters remain, {spare} of which may fail",
+            after.len()
+        );
+        if let Some(risk) = risk {
+            note = format!("{note}; {risk}");
+        }
+        managed(id, note)
+    }
+
+    /// Takes back an enrolment that nobody came with.
+    async fn withdraw(&self, id: u64, dry_run: bool) -> Result {
+        if !dry_run {
+            self.forget_enrolment(id, "withdrawn by an operator").await?;
+        }
+        managed(id, format!("the enrolment of replica {id} is withdrawn"))
+    }
+
+    pub(crate) async fn forget_enrolment(&self, id: u64, why: &str) -> Result<()> {
+        let Some((key, _)) = roster::enrolment(&self.view(), ReplicaId(id))? else {
+            return Ok(());
+        };
+        self.commit(|tx| {
+            tx.delete(&ENROLMENTS, &key)?;
+            let gone = roster::Replica {
+                standing: Standing::Removed,
+                why: why.to_owned(),
+                ..roster::Replica::default()
+            };
+            tx.put(&REPLICAS, &id, &gone)?;
+            keeper::publish(tx, "replica.forgotten", id, &json!({ "why": why }));
+            Ok(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    pub(super) async fn set_address(&self, asked: wire::SetAddress, dry_run: bool) -> Result {
+        let wire::SetAddress { replica: id, peer_addr, api_addr } = asked;
+        let members = self.members();
+        self.member(&members, id)?;
+        let Some(node) = members.nodes.get(&id) else { return not_leader() };
+        let or = |new: String, old: &str| if new.is_empty() { old.to_owned() } else { new };
+        let new = Node {
+            peer_addr: or(peer_addr, &node.peer_addr),
+            api_addr: or(api_addr, &node.api_addr),
+        };
+        if new == *node {
+            return managed(id, format!("replica {id} has these addresses already"));
+        }
+        self.addresses_are_free(&members, id, &new.peer_addr, &new.api_addr)?;
+        let note = format!("replica {id} is at {} and {}", new.peer_addr, new.api_addr);
+        if dry_run {
+            return managed(id, note);
+        }
+        let data = json!({
+            "from": { "peerAddr": node.peer_addr, "apiAddr": node.api_addr },
+            "to": { "peerAddr": new.peer_addr, "apiAddr": new.api_addr },
+        });
+        self.change(ChangeMembers::SetNodes(BTreeMap::from([(id, new)]))).await?;
+        self.tell("replica.moved", id, data).await;
+        managed(id, note)
+    }
+
+    pub(super) async fn transfer(self: &Arc<Self>, to: u64, dry_run: bool) -> Result {
+        let members = self.members();
+        let view = self.view();
+        let drained = |id: u64| roster::is_drained(&view, ReplicaId(id));
+        let to = if to == 0 {
+            let Some(best) = members.successor(self.limit(), |id| !drained(id)) else {
+                let what = "no other voter answers, is caught up and is not drained";
+                return refuse(Why::NotHealthy, what);
+            };
+            best
+        } else {
+            self.member(&members, to)?;
+            if !members.voters.contains(&to) {
+                let what = format!("replica {to} does not vote yet, so it cannot lead");
+                return refuse(Why::NotAVoter, what);
+            }
+            to
+        };
+        if to == self.me() {
+            return managed(to, format!("replica {to} leads already"));
+        }
+        if drained(to) {
+            let what = format!("replica {to} is drained: undo that first");
+            return refuse(Why::Invalid, what);
+        }
+        if !members.answers(to, self.limit()) {
+            return refuse(Why::NotHealthy, format!("replica {to} does not answer"));
+        }
+        let lag = members.lag(to);
+        if lag > self.tuning.membership.promote_lag {
+            let what =
+                format!("replica {to} is {lag} entries behind: ask again when it has caught up");
+            return refuse(Why::NotHealthy, what);
+        }
+        if dry_run {
+            return managed(to, format!("replica {to} would lead"));
+        }
+        self.hand_over(to).await?;
+        managed(to, format!("replica {to} leads"))
+    }
+
+    pub(super) async fn drain(
+        self: &Arc<Self>,
+        asked: wire::DrainReplica,
+        dry_run: bool,
+    ) -> Result {
+        let wire::DrainReplica { replica: id, undo } = asked;
+        let members = self.members();
+        self.member(&members, id)?;
+        let view = self.view();
+        let may_work = |other: &&u64| {
+            **other != id
+                && !roster::is_drained(&view, ReplicaId(**other))
+                && members.answers(**other, self.limit())
+        };
+        if !undo && members.voters.iter().find(may_work).is_none() {
+            let what = format!(
+                "replica {id} is the last voter that answers and is not drained: nobody would be left to lead"
+            );
+            return refuse(Why::AtRisk, what);
+        }
+        let note = if undo {
+            format!("replica {id} takes leadership, leases and agents again")
+        } else {
+            format!("replica {id} is drained: others lead, hold the leases and keep the agents")
+        };
+        if dry_run {
+            return managed(id, note);
+        }
+        let kind = if undo { "replica.undrained" } else { "replica.drained" };
+        self.commit(|tx| {
+            let mut row = tx.get(&REPLICAS, &id)?.unwrap_or_default();
+            if row.drained == undo {
+                row.drained = !undo;
+                tx.put(&REPLICAS, &id, &row)?;
+                keeper::publish(tx, kind, id, &json!({}));
+            }
+            Ok(())
+        })
+        .await?;
+        if !undo && id == self.me() {
+            // The keeper goes on with it when it does not succeed now.
+            let _ = self.step_aside(&members, |_| true).await;
+        }
+        managed(id, note)
+    }
+
+    /// A replica shows itself: it is made a learner, or its record is brought up to date.
+    pub(super) async fn hello(&self, from: u64, hello: wire::Hello) -> Result {
+        let wire::Hello { peer_addr, api_addr } = hello;
+        let members = self.members();
+        if members.nodes.contains_key(&from) {
+            let asked = wire::SetAddress { replica: from, peer_addr, api_addr };
+            return self.set_address(asked, false).await;
+        }
+        let Some((_, row)) = roster::enrolment(&self.view(), ReplicaId(from))? else {
+            self.member(&members, from)?;
+            return not_leader();
+        };
+        if REPLICAS.get(&self.view(), &from)?.is_some() {
+            self.member(&members, from)?;
+        }
+        let or = |new: String, old: String| if new.is_empty() { old } else { new };
+        let node =
+            Node { peer_addr: or(peer_addr, row.peer_addr), api_addr: or(api_addr, row.api_addr) };
+        self.addresses_are_free(
+            &members,
+            row.replaces.unwrap_or(0),
+            &node.peer_addr,
+            &node.api_addr,
+        )?;
+        let data = json!({ "peerAddr": node.peer_addr, "apiAddr": node.api_addr });
+        self.change(ChangeMembers::AddNodes(BTreeMap::from([(from, node)]))).await?;
+        self.commit(|tx| {
+            let row = tx.get(&REPLICAS, &from)?.unwrap_or_default();
+            tx.put(&REPLICAS, &from, &row)?;
+            keeper::publish(tx, "replica.joining", from, &data);
+            Ok(())
+        })
+        .await?;
+        tracing::info!(replica = from, "a replica joins as a learner");
+        managed(from, format!("replica {from} follows, and votes once it has caught up"))
+    }
+}

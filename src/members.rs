@@ -1,0 +1,68 @@
+//! The members port of a process that runs a replica.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use palisade_contract::{
+    Code, Error, Result,
+    ports::{MemberChange, MemberChanged, Members},
+};
+use palisade_raft::{Change, ManageError, Replica, Why};
+use palisade_state::ReplicaId;
+
+/// Changes the members through this replica.
+pub(crate) struct ReplicaMembers(pub(crate) Arc<Replica>);
+
+fn change(change: MemberChange) -> Change {
+    match change {
+        MemberChange::Enrol { key, peer_addr, api_addr, replaces } => {
+            Change::Enrol { key, peer_addr, api_addr, replaces: replaces.map(ReplicaId) }
+        }
+        MemberChange::Remove { replica, force } => {
+            Change::Remove { replica: ReplicaId(replica), force }
+        }
+        MemberChange::SetAddress { replica, peer_addr, api_addr } => {
+            Change::SetAddress { replica: ReplicaId(replica), peer_addr, api_addr }
+        }
+        MemberChange::TransferLeader { to } => Change::TransferLeader { to: to.map(ReplicaId) },
+        MemberChange::Drain { replica, undo } => {
+            Change::Drain { replica: ReplicaId(replica), undo }
+        }
+    }
+}
+
+fn error(error: ManageError) -> Error {
+    let (code, hint) = match error.why {
+        Why::UnknownReplica => (Code::NotFound, "`palisade cluster status` shows the members"),
+        Why::Invalid => (Code::InvalidInput, "`palisade cluster status` shows the members"),
+        Why::Removed => (Code::InvalidState, "join a new replica with `palisade cluster join`"),
+        Why::LastVoter => (Code::InvalidState, "join another replica first"),
+        Why::AtRisk => {
+            (Code::InvalidState, "bring the others back first; look at `palisade cluster status`")
+        }
+        Why::NotAVoter | Why::NotHealthy => {
+            (Code::InvalidState, "`palisade cluster status` shows how far it is")
+        }
+        Why::Busy => (Code::Conflict, "try again in a moment"),
+        Why::NoLeader => (
+            Code::NoQuorum,
+            "most replicas must run and reach each other: look at `palisade cluster status --local`",
+        ),
+        _ => (Code::Unavailable, "look at `palisade cluster status`, then ask again"),
+    };
+    Error::new(code, error.detail).hint(hint)
+}
+
+impl Members for ReplicaMembers {
+    fn change(
+        &self,
+        asked: MemberChange,
+        dry_run: bool,
+    ) -> BoxFuture<'static, Result<MemberChanged>> {
+        let replica = self.0.clone();
+        Box::pin(async move {
+            let managed = replica.manage(change(asked), dry_run).await.map_err(error)?;
+            Ok(MemberChanged { replica: managed.replica.0, note: managed.note })
+        })
+    }
+}

@@ -1,0 +1,283 @@
+//! Growing, shrinking and moving the control plane, with real processes.
+
+use std::{
+    path::PathBuf,
+    process::{Child, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use serde_json::Value;
+
+use crate::support::{
+    Replicas,
+    http::{Api, BASE},
+    list, number, procs, text, until,
+};
+
+/// A replica that joins.
+struct Newcomer {
+    dir: PathBuf,
+    id: u64,
+    addr: String,
+    child: Option<Child>,
+}
+
+impl Newcomer {
+    /// Makes its directory.
+    fn enrol(all: &Replicas, name: &str, more: &[&str]) -> Self {
+        let (peer, api) = all.spare_ports();
+        let advertise = format!("127.0.0.1:{peer},{api}");
+        let mut args = vec!["-o", "json", "cluster", "join", name, "--advertise", &advertise];
+        args.extend(more);
+        let joined = all.home.palisade(&args).json();
+        let dir = all.home.path().join(name);
+        let addr = format!("127.0.0.1:{api}");
+        Self { dir, id: number(&joined, "/replica"), addr, child: None }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.with_extension("log")).unwrap_or_default()
+    }
+
+    fn serve(&mut self, all: &Replicas) {
+        let log = std::fs::File::create(self.dir.with_extension("log")).unwrap();
+        let dir = self.dir.to_str().unwrap();
+        let mut command = all.home.command(&["serve", "--stop-with-stdin", "--dir", dir]);
+        command.stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.child = Some(command.spawn().unwrap());
+    }
+
+    /// Waits until every replica that runs knows it as a voter.
+    #[track_caller]
+    fn votes(&mut self, all: &Replicas) {
+        until("a new voter", || {
+            let child = self.child.as_mut().expect("it runs");
+            assert!(child.try_wait().unwrap().is_none(), "it ended:\n{}", self.log());
+            voters(&status(all)?).contains(&self.id).then_some(())
+        });
+    }
+}
+
+impl Drop for Newcomer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("== newcomer\n{}", self.log());
+        }
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn status(all: &Replicas) -> Option<Value> {
+    let out = all.home.palisade(&["-o", "json", "--timeout", "5s", "cluster", "status"]);
+    (out.code == 0).then(|| out.json())
+}
+
+fn voters(status: &Value) -> Vec<u64> {
+    let members = list(status, "/members").iter();
+    members.filter(|one| one["voter"] == true).map(|one| number(one, "/id")).collect()
+}
+
+fn leader(all: &Replicas) -> u64 {
+    until("a leader", || status(all)?.get("leader").and_then(Value::as_u64))
+}
+
+#[track_caller]
+fn events(all: &Replicas) -> Vec<String> {
+    let out = all.home.palisade(&["-o", "json", "event", "ls"]).json();
+    list(&out, "").iter().map(|event| text(event, "/kind").to_owned()).collect()
+}
+
+#[test]
+fn a_replica_joins_and_another_is_removed() {
+    let mut all = Replicas::start(3);
+    all.write(0, "before");
+    let mut new = Newcomer::enrol(&all, "fourth", &[]);
+    assert!(!new.dir.join("pki/ca.key").exists(), "JOIN-1: no secret comes over REST");
+    let dir = new.dir.to_str().unwrap();
+    all.home
+        .palisade(&["cluster", "join", dir, "--advertise", "127.0.0.1:1,2"])
+        .ends(4)
+        .says(&["is not empty"]);
+    new.serve(&all);
+    until("a learner", || {
+        let status = status(&all)?;
+        list(&status, "/members").iter().any(|one| number(one, "/id") == new.id).then_some(())
+    });
+    new.votes(&all);
+    use std::os::unix::fs::MetadataExt as _;
+    for key in ["ca.key", "backup.key"] {
+        let mode = std::fs::metadata(new.dir.join("pki").join(key)).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600, "{key}");
+    }
+    let through = ["--addr", &new.addr, "-o", "json", "api-token", "ls"];
+    let names = all.home.palisade(&through).ok().stdout;
+    assert!(names.contains("before"), "{names}");
+
+    // The leader leaves: it hands over, says so, and never comes back.
+    all.home.palisade(&["cluster", "transfer-leader", "1"]).ok();
+    let (gone, index) = (1, 0);
+    all.home.palisade(&["cluster", "remove", &gone.to_string()]).ok();
+    assert_eq!(all.ends(index), 4, "{}", all.log(index));
+    assert!(all.log(index).contains("was removed from cluster"), "{}", all.log(index));
+    all.refuses(index).ends(4).says(&["was removed from cluster", "palisade cluster join"]);
+    let other = (index + 1) % 3;
+    all.write(other, "after");
+    assert_eq!(voters(&status(&all).unwrap()).len(), 3);
+    let kinds = until("all events", || {
+        let kinds = events(&all);
+        kinds.contains(&"replica.removed".to_owned()).then_some(kinds)
+    });
+    assert!(kinds.contains(&"replica.promoted".to_owned()), "{kinds:?}");
+    let audit = all.home.palisade(&["-o", "json", "audit", "ls"]).ok().stdout;
+    for method in ["cluster.addReplica", "cluster.removeReplica"] {
+        assert!(audit.contains(method), "{method}: {audit}");
+    }
+}
+
+#[test]
+fn a_dead_replica_is_replaced_under_load_and_nothing_is_lost() {
+    let mut all = Replicas::start(3);
+    let dead = usize::try_from(leader(&all)).unwrap() - 1;
+    let through = (dead + 1) % 3;
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (stop, api) = (stop.clone(), Api::of_context(&all.home.context_file()));
+        std::thread::spawn(move || {
+            let mut acknowledged = vec![];
+            for number in 0.. {
+                if stop.load(Ordering::Acquire) {
+                    break;
+                }
+                let name = format!("load-{number}");
+                let (path, body) =
+                    (crate::support::replicas::tokens(), crate::support::replicas::token(&name));
+                if api
+                    .post(through, &path, &name, &body)
+                    .is_ok_and(|answer| answer.code().is_empty())
+                {
+                    acknowledged.push(name);
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            acknowledged
+        })
+    };
+    all.kill(dead);
+    let id = (dead + 1).to_string();
+    let mut new = Newcomer::enrol(&all, "replacement", &["--replace", &id]);
+    new.serve(&all);
+    new.votes(&all);
+    until("the dead one is out", || {
+        let now = voters(&status(&all)?);
+        (now.len() == 3 && !now.contains(&(dead as u64 + 1))).then_some(())
+    });
+    stop.store(true, Ordering::Release);
+    let acknowledged = writer.join().unwrap();
+    assert!(acknowledged.len() > 20, "{}", acknowledged.len());
+    let answer = all.home.palisade(&["--addr", &new.addr, "-o", "json", "api-token", "ls"]).json();
+    let known: Vec<&str> = list(&answer, "").iter().map(|token| text(token, "/name")).collect();
+    let lost: Vec<_> = acknowledged.iter().filter(|name| !known.contains(&name.as_str())).collect();
+    assert!(lost.is_empty(), "lost: {lost:?}");
+    // The dead one wakes up and is told.
+    all.spawn(dead);
+    assert_eq!(all.ends(dead), 4, "{}", all.log(dead));
+    assert!(all.log(dead).contains("took its place"), "{}", all.log(dead));
+}
+
+#[test]
+fn leadership_moves_a_replica_is_drained_and_wrong_requests_are_refused() {
+    let mut all = Replicas::start(3);
+    let cluster = |args: &[&str]| {
+        let mut line = vec!["cluster"];
+        line.extend(args);
+        all.home.palisade(&line)
+    };
+    cluster(&["transfer-leader", "99"]).ends(3).says(&["no replica 99", "1, 2, 3"]);
+    cluster(&["remove", "99"]).ends(3).says(&["no replica 99"]);
+    cluster(&["drain", "99"]).ends(3);
+    cluster(&["set-address", "99", "127.0.0.1:1,2"]).ends(3);
+    cluster(&["set-address", "2", "127.0.0.1:1"]).ends(2);
+    cluster(&["join", "there", "--advertise", "127.0.0.1:1"]).ends(2);
+    let taken = all.peer_addr(0);
+    let taken = format!("{taken},9");
+    cluster(&["join", "there", "--advertise", &taken]).ends(2).says(&["replica 1 has the address"]);
+    let mut stranger = all.home.command(&["cluster", "remove", "2"]);
+    stranger.env("PALISADE_TOKEN", "pal_nobody_00000000000000000000000000000000");
+    crate::support::finish(&mut stranger).ends(5);
+
+    let old = leader(&all);
+    let next = old % 3 + 1;
+    cluster(&["transfer-leader", &next.to_string(), "--dry-run"]).ok();
+    assert_eq!(leader(&all), old, "a dry run does nothing");
+    let said = cluster(&["transfer-leader", &next.to_string()]).ok().stdout;
+    assert_eq!(said, format!("replica {next} leads\n"));
+    until("the new leader", || (leader(&all) == next).then_some(()));
+
+    cluster(&["drain", &next.to_string()]).ok();
+    until("a drained replica without leadership and leases", || {
+        let shards = all.api.get(0, &format!("{BASE}/cluster/shards")).ok()?.json();
+        let owner = next.to_string();
+        let owned = list(&shards, "/owners").iter().any(|one| text(one, "/owner") == owner);
+        (leader(&all) != next && !owned).then_some(())
+    });
+    let shown = cluster(&["status"]).ok().stdout;
+    assert!(shown.contains("drained"), "{shown}");
+    cluster(&["transfer-leader", &next.to_string()]).ends(2).says(&["is drained"]);
+    cluster(&["undrain", &next.to_string()]).ok();
+    until("leases again", || {
+        let shards = all.api.get(0, &format!("{BASE}/cluster/shards")).ok()?.json();
+        let owner = next.to_string();
+        list(&shards, "/owners").iter().any(|one| text(one, "/owner") == owner).then_some(())
+    });
+
+    let now = leader(&all);
+    let (dead, living) = (now % 3 + 1, (now + 1) % 3 + 1);
+    all.kill(usize::try_from(dead).unwrap() - 1);
+    until("a replica that is missed", || {
+        let status = status(&all)?;
+        let missed =
+            |one: &Value| number(one, "/id") == dead && one["lastAckMs"].as_u64() > Some(2_500);
+        list(&status, "/members").iter().any(missed).then_some(())
+    });
+    all.home
+        .palisade(&["cluster", "remove", &living.to_string()])
+        .ends(4)
+        .says(&["only 1 would answer and 2 must", "--force"]);
+}
+
+#[test]
+fn a_replica_that_moved_is_found_at_its_new_address() {
+    let mut all = Replicas::start(3);
+    let moved = 1;
+    all.stop(moved);
+    let (peer, api) = all.spare_ports();
+    let file = all.dir(moved).join("replica.toml");
+    let config = std::fs::read_to_string(&file).unwrap();
+    let lines = config.lines().map(|line| match line.split_once('=') {
+        Some((key, _)) if key.trim() == "peerListen" => {
+            format!("peerListen = \"127.0.0.1:{peer}\"")
+        }
+        Some((key, _)) if key.trim() == "apiListen" => format!("apiListen = \"127.0.0.1:{api}\""),
+        _ => line.to_owned(),
+    });
+    std::fs::write(&file, lines.collect::<Vec<_>>().join("\n")).unwrap();
+    all.spawn_with(moved, &["--advertise", &format!("127.0.0.1:{peer},{api}")]);
+    let pid = all.pid(moved);
+    until("a new record", || {
+        assert!(procs::alive(pid), "{}", all.log(moved));
+        let status = status(&all)?;
+        let is_new = |one: &Value| {
+            number(one, "/id") == 2 && text(one, "/peerAddr") == format!("127.0.0.1:{peer}")
+        };
+        list(&status, "/members").iter().any(is_new).then_some(())
+    });
+    all.home.palisade(&["cluster", "transfer-leader", "2"]).ok();
+    all.home.palisade(&["--addr", &format!("127.0.0.1:{api}"), "node", "ls"]).ok();
+    all.write(0, "after");
+}
