@@ -13,6 +13,8 @@ use palisade_inventory::Inventory;
 use palisade_scheduler::NodeControllers;
 use palisade_workloads::WorkloadsModule;
 
+use crate::recovery::{Backups, Source};
+
 /// What a binary is made of beside the built-in modules.
 #[derive(Clone, Default)]
 pub struct Builder {
@@ -27,6 +29,8 @@ pub struct Settings {
     pub bootstrap: Option<Bootstrap>,
     /// How long a node without a session keeps its instances.
     pub node_lost: Duration,
+    /// What backups are made of; `None`: this process makes none.
+    pub backups: Option<Source>,
 }
 
 /// The modules of a process, checked.
@@ -85,6 +89,7 @@ impl Builder {
             Arc::new(CapacityModule),
             Arc::new(Iam::new(settings.bootstrap)),
             Arc::new(WorkloadsModule),
+            Arc::new(Backups::new(settings.backups)),
         ];
         modules.extend(self.modules.iter().cloned());
         modules.extend(self.plugins.iter().cloned());
@@ -99,7 +104,11 @@ mod tests {
     use super::*;
 
     fn assembled(builder: &Builder) -> Result<Assembled> {
-        builder.assemble(Settings { bootstrap: None, node_lost: Duration::from_secs(30) })
+        builder.assemble(Settings {
+            bootstrap: None,
+            node_lost: Duration::from_secs(30),
+            backups: None,
+        })
     }
 
     #[test]

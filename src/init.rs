@@ -46,6 +46,8 @@ pub struct InitOptions {
     pub node_lost_ms: u64,
 }
 
+/// So much of what is in the way is named.
+const NAMED_MAX: usize = 3;
 /// Milliseconds between an agent's heartbeats, unless said otherwise.
 pub const HEARTBEAT_MS: u32 = 5_000;
 /// Milliseconds after which a node whose session is gone is lost, unless said otherwise.
@@ -74,10 +76,12 @@ pub enum InitError {
     #[error("{0}")]
     Invalid(String),
     /// Something is there.
-    #[error("{} is not empty", dir.display())]
+    #[error("{} is not empty: it holds {held}", dir.display())]
     NotEmpty {
         /// The directory.
         dir: PathBuf,
+        /// What is there.
+        held: String,
     },
     /// The directory cannot be used.
     #[error("cannot use {}", dir.display())]
@@ -214,10 +218,21 @@ pub(crate) fn check(replicas: &[NewReplica]) -> Result<(), InitError> {
 pub(crate) fn claim(dir: &Path) -> Result<(), InitError> {
     let io_error = |source| InitError::Io { dir: dir.to_owned(), source };
     fs::create_dir_all(dir).map_err(io_error)?;
-    if fs::read_dir(dir).map_err(io_error)?.next().is_some() {
-        return Err(InitError::NotEmpty { dir: dir.to_owned() });
+    let entries: Result<Vec<_>, _> = fs::read_dir(dir).map_err(io_error)?.collect();
+    let mut names: Vec<String> = entries
+        .map_err(io_error)?
+        .into_iter()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    if names.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    names.sort();
+    let more = names.len().saturating_sub(NAMED_MAX);
+    names.truncate(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let held = format!("{}{more}", names.join(", "));
+    Err(InitError::NotEmpty { dir: dir.to_owned(), held })
 }
 
 /// A new id, such as `cl_…`.

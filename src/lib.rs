@@ -12,6 +12,7 @@ mod life;
 pub mod log;
 mod members;
 pub mod output;
+pub mod recovery;
 pub mod replica_dir;
 pub mod secret;
 pub mod serve;

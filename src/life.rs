@@ -60,6 +60,7 @@ impl Life<'_> {
             heartbeat_ms: self.heartbeat_ms,
             node_lost_ms: self.node_lost_ms,
             members: self.replicas.iter().map(NewReplica::member).collect(),
+            backup: None,
         }
     }
 }

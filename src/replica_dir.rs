@@ -21,6 +21,8 @@ use palisade_raft::{Identity, Member};
 use palisade_state::ReplicaId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::recovery::MARKER;
+
 /// The mark of a replica that joined a cluster which was there.
 pub(crate) const JOINED: &str = "joined";
 /// The mark of a replica that has had a log.
@@ -47,6 +49,26 @@ pub struct ReplicaConfig {
     /// The members at formation, this replica among them. Later they are only where else to look for one that is not
     /// where the cluster knows it.
     pub members: Vec<MemberConfig>,
+    /// Backups that are made by themselves; to be the same on all replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<BackupConfig>,
+}
+
+/// `[backup]` in `replica.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BackupConfig {
+    /// Where they are written: on one file system for all replicas, or each has some.
+    pub directory: PathBuf,
+    /// Hours between two.
+    pub every_hours: u32,
+    /// How many are kept.
+    #[serde(default = "keep_default")]
+    pub keep: u32,
+}
+
+fn keep_default() -> u32 {
+    7
 }
 
 fn heartbeat_default() -> u32 {
@@ -115,6 +137,15 @@ pub enum DirError {
         /// Where it was.
         log: PathBuf,
     },
+    /// A recovery was begun and did not end.
+    #[error(
+        "a recovery was begun in {} and did not end: end it with `palisade cluster recover {} --yes`",
+        dir.display(), dir.display()
+    )]
+    Recovering {
+        /// The replica's directory.
+        dir: PathBuf,
+    },
     /// A file does not hold what it should.
     #[error("{} is not what it should be: {why}", path.display())]
     Malformed {
@@ -168,8 +199,11 @@ impl ReplicaDir {
     /// what it no longer knows; if it came back under its id, a write could be lost in silence.
     ///
     /// # Errors
-    /// The log is gone.
+    /// The log is gone, or a recovery of this replica did not end.
     pub fn check_log(&self) -> Result<(), DirError> {
+        if self.path.join(MARKER).exists() {
+            return Err(DirError::Recovering { dir: self.path.clone() });
+        }
         let log = self.data().join("log");
         let is_segment = |entry: &fs::DirEntry| {
             Path::new(&entry.file_name()).extension().is_some_and(|ext| ext == "seg")
@@ -228,6 +262,15 @@ fn read_config(path: &Path) -> Result<ReplicaConfig, DirError> {
     let malformed = |why: String| DirError::Malformed { path: path.to_owned(), why };
     let config: ReplicaConfig =
         toml::from_str(&read(path)?).map_err(|error| malformed(error.to_string()))?;
+    let is_usable = |backup: &BackupConfig| {
+        backup.every_hours > 0 && backup.keep > 0 && backup.directory.is_absolute()
+    };
+    if config.backup.as_ref().is_some_and(|backup| !is_usable(backup)) {
+        return Err(malformed(
+            "[backup] needs an absolute directory, and everyHours and keep of 1 at least"
+                .to_owned(),
+        ));
+    }
     let mut ids: Vec<u64> = config.members.iter().map(|member| member.id).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -254,6 +297,7 @@ mod tests {
             heartbeat_ms: 1,
             node_lost_ms: 1,
             members: vec![],
+            backup: None,
         };
         ReplicaDir { path: path.to_owned(), identity, config, bootstrap: None }
     }

@@ -28,6 +28,7 @@ use crate::{
     join,
     members::ReplicaMembers,
     output::{Exit, Failure, Outcome},
+    recovery::Source,
     replica_dir::ReplicaDir,
 };
 
@@ -175,6 +176,7 @@ async fn with_replica(
     let settings = Settings {
         bootstrap: dir.bootstrap.clone().map(Into::into),
         node_lost: Duration::from_millis(dir.config.node_lost_ms),
+        backups: Some(Source::new(dir, &authority)),
     };
     let Assembled { registry, server } = builder
         .assemble(settings)

@@ -6,7 +6,7 @@ use palisade_raft::{
     Member, StartError, Tuning,
     offline::{OfflineError, Reborn, Survivor, seed},
 };
-use palisade_state::{Formation, ReplicaId, Store, command::AuditDraft};
+use palisade_state::{Formation, ReplicaId, Store, Tx, command::AuditDraft};
 
 use crate::support::{Cluster, LINEAGE, holds, tuning, write};
 
@@ -37,12 +37,9 @@ fn seeded(survivor: Survivor, next: &Cluster) -> u64 {
     let (state, _lock) = survivor.into_state();
     let mut reborn = Reborn::new(state, formation());
     let draft = AuditDraft { method: "cluster.recover".into(), ..AuditDraft::default() };
-    reborn
-        .commit(7, |tx| {
-            tx.audit(draft);
-            Ok(())
-        })
-        .unwrap();
+    let mut tx = Tx::new(reborn.view());
+    tx.audit(draft);
+    reborn.commit(7, tx).unwrap();
     for node in &next.nodes {
         let identity = next.identity(node.id);
         seed(node.dir.path(), &identity, &reborn.view(), term, &next.members()).unwrap();
@@ -92,12 +89,16 @@ async fn a_cluster_goes_on_in_a_new_life_of_as_many_replicas_as_were_asked_for()
     }
 }
 
-/// What was killed lets go of its lock a moment later.
 async fn read(cluster: &Cluster, id: u64) -> Survivor {
+    try_read(cluster, id).await.unwrap()
+}
+
+/// What has stopped lets go of its lock a moment later.
+async fn try_read(cluster: &Cluster, id: u64) -> Result<Survivor, OfflineError> {
     for _ in 0..1000 {
         match Survivor::read(&cluster.dir(id)) {
             Err(OfflineError::Lock(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
-            other => return other.unwrap(),
+            other => return other,
         }
     }
     panic!("it stays locked");
@@ -125,7 +126,7 @@ async fn data_in_use_unused_or_unformed_is_no_survivor() {
     assert!(matches!(Survivor::read(empty.path()), Err(OfflineError::Unused { .. })));
     let mut cluster = cluster;
     cluster.stop(1).await;
-    assert!(matches!(Survivor::read(&cluster.dir(1)), Err(OfflineError::Nothing { .. })));
+    assert!(matches!(try_read(&cluster, 1).await, Err(OfflineError::Nothing { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,8 @@
 //!
 //! # Invariants
 //! - `SPEC-1` The generation rises if and only if the merged spec's hash changes.
+//! - `SPEC-2` What is stored has a fence of this life of the cluster: after a restore or a recovery each spec gets one,
+//!   or a node that acted on a later spec of the old life would never hear of the restored one.
 //! - `I4` (its half) A spec is stored under the lease of its node's shard, with that lease's fence,
 //!   so that fences of a node's specs never fall.
 
@@ -89,10 +91,14 @@ impl Reconciler for Merge {
                 };
                 let spec = self.merged(cx, &view, &node)?;
                 let hash = spec.hash()?;
-                if stored.as_ref().is_some_and(|stored| stored.hash == hash) {
+                let is_same = |stored: &NodeSpecRecord| stored.hash == hash;
+                // SPEC-2
+                let is_ours = |stored: &NodeSpecRecord| stored.fence.epoch == cx.fence().epoch;
+                if stored.as_ref().is_some_and(|stored| is_same(stored) && is_ours(stored)) {
                     return Ok(());
                 }
-                let generation = stored.map_or(0, |stored| stored.generation) + 1;
+                let rise = u64::from(!stored.as_ref().is_some_and(is_same));
+                let generation = stored.map_or(0, |stored| stored.generation) + rise;
                 let record = NodeSpecRecord { generation, hash, fence: cx.fence(), spec };
                 Ok(tx.put(&NODE_SPECS, &id, &record)?)
             })

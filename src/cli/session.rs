@@ -53,6 +53,14 @@ impl Session {
         self.global.timeout.unwrap_or(WAIT_DEFAULT)
     }
 
+    /// Where the contexts are.
+    ///
+    /// # Errors
+    /// There is no home directory to look in.
+    pub fn context_path(&self) -> Outcome<std::path::PathBuf> {
+        Ok(self.global.overrides().path()?)
+    }
+
     /// Which cluster is meant.
     ///
     /// # Errors

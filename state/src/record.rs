@@ -1,5 +1,6 @@
 //! Records: versioned rows.
 
+use smallvec::SmallVec;
 use triomphe::ThinArc;
 
 /// When a row was written.
@@ -14,15 +15,15 @@ pub struct Stamp {
     pub version: u64,
 }
 
-/// Bytes of one stamp at most: three numbers of seven bits a byte.
-const STAMP_BYTES_MAX: usize = 30;
+/// A record in the making; most are made without an allocation of their own.
+type RecordBuf = SmallVec<[u8; 512]>;
 
 /// A row: its stamp and its bytes in one counted allocation. The stamp takes 5 to 12 bytes instead
 /// of 24: the revision that made it, how much later it was changed, its version.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record(ThinArc<(), u8>);
 
-fn write_number(out: &mut Vec<u8>, mut number: u64) {
+fn write_number(out: &mut RecordBuf, mut number: u64) {
     loop {
         let [low, ..] = number.to_le_bytes();
         number >>= 7;
@@ -52,7 +53,7 @@ impl Record {
     #[must_use]
     pub fn new(stamp: Stamp, value: &[u8]) -> Self {
         debug_assert!(stamp.modified_rev >= stamp.created_rev, "a row is changed after it is made");
-        let mut bytes = Vec::with_capacity(STAMP_BYTES_MAX + value.len());
+        let mut bytes = RecordBuf::new();
         write_number(&mut bytes, stamp.created_rev);
         write_number(&mut bytes, stamp.modified_rev.saturating_sub(stamp.created_rev));
         write_number(&mut bytes, stamp.version);

@@ -48,10 +48,18 @@ impl TableRows {
 
     /// Takes the next rows of a snapshot, in order. A leaf that is filled in order is split in
     /// halves and stays half full; with every other row first, the rest fills the halves up.
-    pub(crate) fn load(&mut self, rows: &[(KeyBytes, Record)]) {
-        for (key, record) in rows.iter().step_by(2).chain(rows.iter().skip(1).step_by(2)) {
+    pub(crate) fn load(&mut self, rows: impl ExactSizeIterator<Item = (KeyBytes, Record)>) {
+        let mut rest = Vec::with_capacity(rows.len() / 2);
+        for (at, (key, record)) in rows.enumerate() {
             self.changed_rev = self.changed_rev.max(record.stamp().modified_rev);
-            self.rows.insert(key.clone(), record.clone());
+            if at % 2 == 0 {
+                self.rows.insert(key, record);
+            } else {
+                rest.push((key, record));
+            }
+        }
+        for (key, record) in rest {
+            self.rows.insert(key, record);
         }
     }
 }

@@ -21,6 +21,7 @@ mod kills;
 mod limits;
 mod membership;
 mod privileges;
+mod recovery;
 mod resume;
 mod specs;
 mod strangers;

@@ -86,6 +86,9 @@ impl fmt::Display for Resource {
 /// Bytes that come as they are made.
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Vec<u8>>> + Send>>;
 
+/// The media type of a stream, unless a method says another.
+pub const TEXT: &str = "text/plain; charset=utf-8";
+
 type ValidateFn = dyn Fn(&Value) -> Result<()> + Send + Sync;
 type QueryFn = dyn Fn(&MethodContext, &View, Value) -> Result<Value> + Send + Sync;
 type MutationFn = dyn Fn(&MethodContext, &mut Tx, Value) -> Result<Value> + Send + Sync;
@@ -124,6 +127,10 @@ pub struct Method {
     pub binding: Option<Binding>,
     /// Whether the answer is a list of records.
     pub list: bool,
+    /// The media type of a stream.
+    pub media: &'static str,
+    /// Whether it is in the audit chain although it writes nothing.
+    pub audited: bool,
     /// JSON Schema of the input.
     pub input: fn(&mut SchemaGenerator) -> Schema,
     /// JSON Schema of the output.
@@ -163,6 +170,8 @@ impl Method {
             action: action.to_owned(),
             binding: None,
             list: false,
+            media: TEXT,
+            audited: false,
             input: <SchemaGenerator>::subschema_for::<I>,
             output: <SchemaGenerator>::subschema_for::<O>,
             validate: Arc::new(|value| input::decode::<I>(value).map(drop)),
@@ -276,6 +285,20 @@ impl Method {
     #[must_use]
     pub fn list(mut self) -> Self {
         self.list = true;
+        self
+    }
+
+    /// Its stream is of this media type; plain text otherwise.
+    #[must_use]
+    pub fn media(mut self, media: &'static str) -> Self {
+        self.media = media;
+        self
+    }
+
+    /// Is recorded in the audit chain before it answers, although it writes nothing; so is its refusal.
+    #[must_use]
+    pub fn audited(mut self) -> Self {
+        self.audited = true;
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use palisade_contract::{Code, MethodKind, Registry, Verb};
+use palisade_contract::{Code, Method, MethodKind, Registry, Verb};
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
@@ -112,7 +112,7 @@ fn operation(route: &Route, input: &Value, output: &Value, definitions: &Value) 
         "x-palisade-action": method.action,
         "parameters": list,
         "responses": {
-            "200": success(method.kind, method.list, output, definitions),
+            "200": success(method, output, definitions),
             "default": { "$ref": "#/components/responses/Problem" },
         },
     });
@@ -145,12 +145,17 @@ fn body_schema(input: &Value, resolved: &Value, in_path: &[&str]) -> Option<Valu
     Some(body)
 }
 
-fn success(kind: MethodKind, list: bool, output: &Value, definitions: &Value) -> Value {
-    if kind == MethodKind::Stream {
-        let content = json!({"text/plain": {"schema": {"type": "string"}}});
+fn success(method: &Method, output: &Value, definitions: &Value) -> Value {
+    if method.kind == MethodKind::Stream {
+        let media = method.media.split(';').next().unwrap_or(method.media);
+        let schema = match media {
+            "application/octet-stream" => json!({"type": "string", "format": "binary"}),
+            _ => json!({"type": "string"}),
+        };
+        let content = json!({media: {"schema": schema}});
         return json!({"description": "Bytes as they come.", "content": content});
     }
-    let schema = if list { list_schema(output, definitions) } else { output.clone() };
+    let schema = if method.list { list_schema(output, definitions) } else { output.clone() };
     json!({
         "description": "Done.",
         "headers": {

@@ -133,13 +133,23 @@ fn first_token(tx: &mut Tx, bootstrap: &Bootstrap) -> Result<()> {
     if tx.get(&records::API_TOKENS, token_id)?.is_some() {
         return Ok(());
     }
+    put_admin(tx, bootstrap, "bootstrap", "init")
+}
+
+/// Writes a cluster-admin token, as an operator with the cluster's own files may: `restore` makes a
+/// way in for whoever has nothing but a backup and its key.
+///
+/// # Errors
+/// The transaction cannot hold it.
+pub fn put_admin(tx: &mut Tx, token: &Bootstrap, name: &str, by: &str) -> Result<()> {
+    let Bootstrap { token_id, secret_sha256 } = token;
     let row = records::TokenRow {
         id: token_id.clone(),
         secret_sha256: secret_sha256.clone(),
-        name: "bootstrap".to_owned(),
+        name: name.to_owned(),
         roles: vec![Role::ClusterAdmin.word().to_owned()],
         tenant: String::new(),
-        created_by: "init".to_owned(),
+        created_by: by.to_owned(),
         created_at_ms: tx.view().clock().wall_ms,
         ttl_ms: None,
         expires_ms: None,

@@ -1,7 +1,7 @@
 //! A state on its way into a new life.
 
 use palisade_state::{
-    Formation, Machine, Position, State, Tx, TxError, Verdict, View,
+    Formation, Machine, Position, State, Tx, Verdict, View,
     command::{Entry, FORMAT},
     rebirth,
 };
@@ -26,17 +26,11 @@ impl Reborn {
         self.machine.published().view()
     }
 
-    /// Applies one transaction, as the entry behind the last one.
+    /// Applies one transaction that was built on [`Reborn::view`], as the entry behind the last one.
     ///
     /// # Errors
     /// It cannot be built, or the kernel refuses it.
-    pub fn commit(
-        &mut self,
-        wall_ms: u64,
-        build: impl FnOnce(&mut Tx) -> Result<(), TxError>,
-    ) -> Result<(), OfflineError> {
-        let mut tx = Tx::new(self.view());
-        build(&mut tx)?;
+    pub fn commit(&mut self, wall_ms: u64, tx: Tx) -> Result<(), OfflineError> {
         let Position { term, index } = self.machine.applied();
         let entry = Entry {
             format: FORMAT,

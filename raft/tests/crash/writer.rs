@@ -3,8 +3,8 @@
 use std::{io::Read, path::Path, sync::Arc, time::Duration};
 
 use palisade_raft::{
-    Disk, Identity, LogSizes, Member, Replica, ReplicaOptions, StartError, TokioRuntime, Tuning,
-    Wires,
+    Disk, Identity, LogSizes, Member, Neighbours, Replica, ReplicaOptions, StartError,
+    TokioRuntime, Tuning, Wires,
 };
 use palisade_state::{ReplicaId, Store};
 
@@ -49,6 +49,7 @@ pub async fn start(dir: &Path, tuning: Tuning) -> Result<Arc<Replica>, StartErro
         wires: Wires::Custom(Arc::new(Direct::default())),
         tuning,
         rt: Arc::new(TokioRuntime::current().unwrap()),
+        neighbours: Neighbours::default(),
     })
     .await
 }

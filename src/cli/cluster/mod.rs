@@ -1,9 +1,12 @@
 //! `palisade cluster`: the control plane itself. One file for each verb.
 
 mod address;
+mod backup;
 mod drain;
 mod join;
+mod recover;
 mod remove;
+mod restore;
 mod status;
 mod transfer;
 mod trust;
@@ -29,6 +32,12 @@ pub struct Cluster {
 enum Verb {
     /// Show members, leader, term, last index, lag, and who owns which shards
     Status(status::Status),
+    /// Write everything into one file, or look at such a file
+    Backup(backup::Backup),
+    /// Make a new cluster from a backup
+    Restore(restore::Restore),
+    /// Go on with the one replica that is left when the others are lost
+    Recover(recover::Recover),
     /// Show the lineage, the CA and the pins by which agents recognise this cluster
     Trust,
     /// Make the directory of a new replica on this machine, for `palisade serve`
@@ -50,6 +59,9 @@ impl Cluster {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
             Verb::Status(status) => status.run(session).await,
+            Verb::Backup(backup) => backup.run(session).await,
+            Verb::Restore(restore) => restore.run(session),
+            Verb::Recover(recover) => recover.run(session),
             Verb::Trust => trust::run(session).await,
             Verb::Join(join) => join.run(session).await,
             Verb::Remove(remove) => remove.run(session).await,

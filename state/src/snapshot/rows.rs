@@ -97,15 +97,11 @@ pub(super) fn encode<E>(
 
 /// Takes the rows of one chunk.
 pub(super) fn load(rows: Vec<Row>, table: &mut TableRows) {
-    let rows: Vec<(KeyBytes, Record)> = rows
-        .into_iter()
-        .map(|row| {
-            let Row { key, value, created_rev, modified_rev, version } = row;
-            let stamp = Stamp { created_rev, modified_rev, version };
-            (KeyBytes::from_slice(&key), Record::new(stamp, &value))
-        })
-        .collect();
-    table.load(&rows);
+    table.load(rows.into_iter().map(|row| {
+        let Row { key, value, created_rev, modified_rev, version } = row;
+        let stamp = Stamp { created_rev, modified_rev, version };
+        (KeyBytes::from_slice(&key), Record::new(stamp, &value))
+    }));
 }
 
 #[cfg(test)]

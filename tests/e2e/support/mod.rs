@@ -1,5 +1,6 @@
 //! What all tests use: a home of their own, the binary, and patience with an end.
 
+pub mod agents;
 pub mod dev;
 pub mod http;
 pub mod probe;

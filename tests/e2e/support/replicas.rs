@@ -46,6 +46,8 @@ pub struct Replicas {
     pub api: Api,
     running: Vec<Option<Child>>,
     ports: Ports,
+    /// Below the home: where the directories of the replicas are.
+    root: String,
     pub home: Home,
     _slot: Option<Slot>,
 }
@@ -80,7 +82,24 @@ impl Replicas {
         home.palisade(&args).ok();
         let api = Api::of_context(&home.context_file());
         let running = (0..count).map(|_| None).collect();
-        Self { api, running, ports, home, _slot: slot }
+        Self { api, running, ports, root: "cluster".to_owned(), home, _slot: slot }
+    }
+
+    /// How `--replica` names so many replicas, with the ports that these have.
+    pub fn named(&self, count: usize) -> Vec<String> {
+        let named = (1..=count).flat_map(|id| {
+            let (peer, api) = (self.peer_addr(id - 1), usize::from(self.ports.base) + 2 * id);
+            ["--replica".to_owned(), format!("{id}={peer},{api}")]
+        });
+        named.collect()
+    }
+
+    /// Goes on with other directories below the home, and with the context that leads to them. Nothing may run.
+    pub fn move_to(&mut self, root: &str, count: usize) {
+        assert!(self.running.iter().all(Option::is_none), "something runs");
+        root.clone_into(&mut self.root);
+        self.running = (0..count).map(|_| None).collect();
+        self.api = Api::of_context(&self.home.context_file());
     }
 
     #[track_caller]
@@ -94,7 +113,7 @@ impl Replicas {
     }
 
     pub fn dir(&self, index: usize) -> PathBuf {
-        self.home.path().join(format!("cluster/replica-{}", index + 1))
+        self.home.path().join(format!("{}/replica-{}", self.root, index + 1))
     }
 
     /// The newest segment of a replica's log.

@@ -262,13 +262,22 @@ impl Envelope {
             }
             Handler::Stream(run) => {
                 let revision = call.view.revision();
+                if method.audited {
+                    self.record(call.audit("ok")).await?;
+                }
                 let stream = run(cx, call.view, input).await?;
                 Ok(Answer { reply: Reply::Stream(stream), revision, etag: None, replayed: false })
             }
             Handler::Action(run) => {
                 let ended = run(cx, input).await;
                 match &ended {
-                    Ok(_) if !call.options.dry_run => self.record(&call, "ok").await,
+                    Ok(_) if !call.options.dry_run => {
+                        // It has happened, whether it is told or not.
+                        if let Err(error) = self.record(call.audit("ok")).await {
+                            let request_id = &call.options.request_id;
+                            tracing::error!(%request_id, %error, "an action could not be audited");
+                        }
+                    }
                     Ok(_) => {}
                     Err(refused) => self.audit_refusal(&call, refused).await,
                 }
@@ -317,8 +326,9 @@ impl Envelope {
 
     /// `ENV-2`. The refusal is answered even when it cannot be recorded.
     async fn audit_refusal(&self, call: &Call<'_>, refused: &Error) {
+        let method = &call.route.method;
         let writes =
-            matches!(call.route.method.kind, MethodKind::Mutation | MethodKind::Destructive);
+            method.audited || matches!(method.kind, MethodKind::Mutation | MethodKind::Destructive);
         let transient = matches!(
             refused.code,
             Code::NoQuorum | Code::Unavailable | Code::NoSpace | Code::RateLimited
@@ -326,12 +336,14 @@ impl Envelope {
         if !writes || transient || call.options.dry_run {
             return;
         }
-        self.record(call, refused.code.as_str()).await;
+        if let Err(error) = self.record(call.audit(refused.code.as_str())).await {
+            let request_id = &call.options.request_id;
+            tracing::warn!(%request_id, %error, "a refused mutation could not be audited");
+        }
     }
 
-    /// Chains an audit record by itself. What it tells of has happened whether it is told or not.
-    async fn record(&self, call: &Call<'_>, outcome: &str) {
-        let draft = call.audit(outcome);
+    /// Appends one record to the audit chain, with nothing else in its transaction.
+    async fn record(&self, draft: AuditDraft) -> Result<()> {
         let once = Once {
             may_be_known: false,
             key: Idempotency {
@@ -340,15 +352,12 @@ impl Envelope {
                 request_hash: vec![],
             },
         };
-        let recorded = commit_once(&self.context, self.context.store.view(), once, |tx| {
+        commit_once(&self.context, self.context.store.view(), once, |tx| {
             tx.audit(draft.clone());
             Ok(())
         })
-        .await;
-        if let Err(error) = recorded {
-            let request_id = &call.options.request_id;
-            tracing::error!(%request_id, outcome, %error, "a call could not be audited");
-        }
+        .await?;
+        Ok(())
     }
 }
 

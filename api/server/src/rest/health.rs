@@ -99,6 +99,6 @@ impl Rest {
         let follow = value("follow") == Some("true");
         let tail = value("tail").and_then(|text| text.parse().ok()).unwrap_or(0);
         let bytes = self.sessions.open_log(&node, &instance, follow, tail).await?;
-        self.streamed(bytes)
+        self.streamed(bytes, palisade_contract::method::TEXT)
     }
 }

@@ -205,7 +205,7 @@ impl Rest {
         };
         let input = self.input(incoming, &route, parameters, query, body).await?;
         let answer = self.envelope.run(&route, input, who, options).await?;
-        self.answer(incoming, answer, permit)
+        self.answer(incoming, &route, answer, permit)
     }
 
     fn other_verb(
@@ -284,11 +284,12 @@ impl Rest {
     fn answer(
         &self,
         incoming: &Incoming<'_>,
+        route: &Route,
         answer: Answer,
         permit: OwnedSemaphorePermit,
     ) -> Result<Response<Body>, Refusal> {
         let mut response = match answer.reply {
-            Reply::Stream(bytes) => self.streamed(bytes)?,
+            Reply::Stream(bytes) => self.streamed(bytes, route.method.media)?,
             Reply::Json(_)
                 if answer.etag.is_some_and(|etag| {
                     incoming.parts.method != HttpMethod::PUT
@@ -322,13 +323,14 @@ impl Rest {
     fn streamed(
         &self,
         bytes: palisade_contract::method::ByteStream,
+        media: &'static str,
     ) -> Result<Response<Body>, Refusal> {
         let permit = self.streams.clone().try_acquire_owned().map_err(|_| {
             Error::new(Code::Unavailable, "this replica serves as many streams as it can")
                 .hint("end another stream, or ask another replica")
         })?;
         let mut response = Response::new(holding(stream(bytes), permit));
-        insert(&mut response, header::CONTENT_TYPE, "text/plain; charset=utf-8");
+        insert(&mut response, header::CONTENT_TYPE, media);
         Ok(response)
     }
 

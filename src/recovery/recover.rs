@@ -1,0 +1,371 @@
+//! `palisade cluster recover`: the last replica that is left goes on alone.
+//!
+//! # Invariants
+//! - `REC-1` Nothing of the old life is deleted: its data, identity and configuration are renamed.
+//! - `REC-2` The new life has another cluster id and a higher epoch, so a replica of the old one that comes back is
+//!   refused, and its fences are outranked.
+//! - `REC-3` It can be ended at any point and taken up again: each step is done at most once or leaves the same.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use palisade_api::pki::{Authority, Identity as Certificate, PkiError};
+use palisade_raft::{
+    Identity, Member,
+    backup::{BackupError, BackupMember, write_backup},
+    disk::{DirLock, LockError},
+    offline::{OfflineError, Reborn, Survivor, SurvivorMember, seed},
+};
+use palisade_state::{Formation, ReplicaId, Tx, command::AuditDraft};
+use serde_json::json;
+
+use super::{
+    Reach, Source, files, reach,
+    renew::renew_specs,
+    stages::{Journal, JournalError, MARKER, Stage},
+};
+use crate::{
+    edge,
+    init::new_id,
+    replica_dir::{DirError, MemberConfig, ReplicaDir},
+};
+
+/// What `recover` needs.
+#[derive(Clone, Debug)]
+pub struct RecoverOptions {
+    /// The survivor's directory.
+    pub dir: PathBuf,
+    /// The epoch of the new life; one more than the old one's unless it is said.
+    pub epoch: Option<u64>,
+}
+
+/// Why a survivor was not recovered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoverError {
+    /// Its directory.
+    #[error(transparent)]
+    Dir(#[from] DirError),
+    /// Its data.
+    #[error(transparent)]
+    Data(#[from] OfflineError),
+    /// Its certificates.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The backup of what it has.
+    #[error("what this replica has cannot be backed up")]
+    Backup(#[from] BackupError),
+    /// Another recovery runs.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The epoch is not above the old one.
+    #[error("epoch {given} is not above this replica's, {own}")]
+    Epoch {
+        /// What was given.
+        given: u64,
+        /// Its own.
+        own: u64,
+    },
+    /// The first entries of the new life cannot be built.
+    #[error("the first entries of the new life cannot be built")]
+    First(#[source] palisade_contract::Error),
+    /// A file cannot be moved or written.
+    #[error("cannot {op} {}", path.display())]
+    Io {
+        /// What was tried.
+        op: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn io_error(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecoverError {
+    move |source| RecoverError::Io { op, path: path.to_owned(), source }
+}
+
+/// What a survivor knows, and what a recovery would do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What will be written down.
+    pub journal: Journal,
+    /// Whether it was begun before, and is only to be ended.
+    pub is_resumed: bool,
+    /// The members that the survivor knows, and whether the others can be reached. Empty when it is resumed.
+    pub members: Vec<(SurvivorMember, Option<Reach>)>,
+    /// Up to where it knows that entries are committed.
+    pub committed: u64,
+    /// The last entry that it has.
+    pub last: u64,
+    /// The revision that the new life begins with.
+    pub revision: u64,
+}
+
+impl Plan {
+    /// Whether the survivor is its cluster's only voter: then there is nothing to recover.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        let others = |(member, _): &&(SurvivorMember, Option<Reach>)| {
+            member.voter && member.id != self.journal.replica
+        };
+        !self.is_resumed && self.members.iter().find(others).is_none()
+    }
+
+    /// How many of the other voters can be reached.
+    #[must_use]
+    pub fn reachable(&self) -> usize {
+        let answers = |reach: &Option<Reach>| *reach == Some(Reach::Answers);
+        self.members.iter().filter(|(member, reach)| member.voter && answers(reach)).count()
+    }
+
+    /// Whether the survivor and those that it can reach are more than half of the voters.
+    #[must_use]
+    pub fn has_quorum(&self) -> bool {
+        let voters = self.members.iter().filter(|(member, _)| member.voter).count();
+        voters > 0 && (self.reachable() + 1) * 2 > voters
+    }
+}
+
+/// A recovery that can be carried out.
+pub struct Recovery {
+    dir: ReplicaDir,
+    plan: Plan,
+    source: Source,
+    survivor: Option<Survivor>,
+    _only: DirLock,
+}
+
+/// Looks at a survivor: what it knows, whom it reaches, what would be done. Changes nothing but the torn end of a
+/// log, as a start would. It blocks.
+///
+/// # Errors
+/// It is in use, damaged, or not a replica's directory.
+pub fn survey(options: &RecoverOptions) -> Result<Recovery, RecoverError> {
+    let dir = ReplicaDir::read(&options.dir)?;
+    let only = DirLock::acquire(&options.dir)?;
+    let authority = Authority::load(&dir.pki("ca.pem"), &dir.pki("ca.key"))?;
+    let certificate = Certificate::load(&dir.pki("replica.pem"), &dir.pki("replica.key"))?;
+    let source = Source::new(&dir, &authority);
+    let resumed = Journal::read(&options.dir)?;
+    let needs_survivor = resumed.as_ref().is_none_or(|journal| journal.stage < Stage::Made);
+    let survivor = if needs_survivor { Some(Survivor::read(&dir.data())?) } else { None };
+    let plan = match (resumed, &survivor) {
+        (Some(journal), _) => Plan {
+            journal,
+            is_resumed: true,
+            members: vec![],
+            committed: 0,
+            last: 0,
+            revision: survivor.as_ref().map_or(0, |survivor| survivor.view().revision()),
+        },
+        (None, Some(survivor)) => {
+            let mut plan = plan(&dir, survivor, options.epoch)?;
+            let me = plan.journal.replica;
+            for (member, found) in plan.members.iter_mut().filter(|(member, _)| member.id != me) {
+                *found = Some(reach(member.id, &member.peer_addr, &authority, &certificate));
+            }
+            plan
+        }
+        // `needs_survivor` is true without a journal.
+        (None, None) => return Err(OfflineError::Unused { dir: dir.data() }.into()),
+    };
+    Ok(Recovery { dir, plan, source, survivor, _only: only })
+}
+
+fn plan(dir: &ReplicaDir, survivor: &Survivor, epoch: Option<u64>) -> Result<Plan, RecoverError> {
+    let Identity { cluster, lineage, epoch: own, replica } = survivor.identity.clone();
+    let epoch = epoch.unwrap_or(own + 1);
+    if epoch <= own {
+        return Err(RecoverError::Epoch { given: epoch, own });
+    }
+    let mut journal = Journal::begin((cluster, own), new_id("cl"), lineage, epoch);
+    journal.replica = replica.0;
+    // The record of the membership knows of changed addresses; the file only of the first.
+    let recorded = survivor.members.iter().find(|member| member.id == replica.0);
+    (journal.peer_addr, journal.api_addr) = match recorded {
+        Some(member) => (member.peer_addr.clone(), member.api_addr.clone()),
+        None => {
+            let Member { peer_addr, api_addr, .. } = dir.member()?;
+            (peer_addr, api_addr)
+        }
+    };
+    Ok(Plan {
+        journal,
+        is_resumed: false,
+        members: survivor.members.iter().map(|member| (member.clone(), None)).collect(),
+        committed: survivor.committed.unwrap_or(0),
+        last: survivor.last,
+        revision: survivor.view().revision(),
+    })
+}
+
+impl Recovery {
+    /// What it would do.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Where what is set aside goes, and the backup.
+    #[must_use]
+    pub fn places(&self) -> (PathBuf, PathBuf) {
+        let journal = &self.plan.journal;
+        (journal.aside(&self.dir.path), journal.backup(&self.dir.path))
+    }
+
+    /// Does it. It blocks.
+    ///
+    /// # Errors
+    /// See [`RecoverError`]; it can be taken up again.
+    pub fn carry_out(self) -> Result<(), RecoverError> {
+        self.carry_out_until(None)
+    }
+
+    /// Does it, and stops once `until` is entered into the journal.
+    fn carry_out_until(mut self, until: Option<Stage>) -> Result<(), RecoverError> {
+        let dir = self.dir.path.clone();
+        if !self.plan.is_resumed {
+            self.plan.journal.enter(&dir, Stage::Planned)?;
+        }
+        while until != Some(self.plan.journal.stage) {
+            let next = match self.plan.journal.stage {
+                Stage::Planned => {
+                    self.back_up()?;
+                    Stage::BackedUp
+                }
+                Stage::BackedUp => {
+                    self.make()?;
+                    Stage::Made
+                }
+                Stage::Made => {
+                    self.set_aside()?;
+                    Stage::SetAside
+                }
+                Stage::SetAside => {
+                    let (from, to) = (dir.join("data.next"), self.dir.data());
+                    files::rename_once(&from, &to).map_err(io_error("rename", &from))?;
+                    Stage::Placed
+                }
+                Stage::Placed => {
+                    self.configure()?;
+                    Stage::Configured
+                }
+                Stage::Configured => return self.end(),
+            };
+            self.plan.journal.enter(&dir, next)?;
+        }
+        Ok(())
+    }
+
+    fn survivor(&self) -> Result<&Survivor, RecoverError> {
+        let unused = || OfflineError::Unused { dir: self.dir.data() };
+        Ok(self.survivor.as_ref().ok_or_else(unused)?)
+    }
+
+    fn back_up(&self) -> Result<(), RecoverError> {
+        let survivor = self.survivor()?;
+        let Identity { cluster, lineage, epoch, .. } = survivor.identity.clone();
+        let member = |member: &SurvivorMember| BackupMember {
+            id: member.id,
+            peer_addr: member.peer_addr.clone(),
+            api_addr: member.api_addr.clone(),
+            voter: member.voter,
+        };
+        let members = survivor.members.iter().map(member).collect();
+        let head = self.source.head_of((cluster, lineage, epoch), members, edge::wall_ms())?;
+        write_backup(&self.plan.journal.backup(&self.dir.path), head, &survivor.view())?;
+        Ok(())
+    }
+
+    /// The new life's data, beside the old.
+    fn make(&mut self) -> Result<(), RecoverError> {
+        let journal = &self.plan.journal;
+        let unused = || OfflineError::Unused { dir: self.dir.data() };
+        let survivor = self.survivor.take().ok_or_else(unused)?;
+        let (term, unsure) = (survivor.term, survivor.last - survivor.committed.unwrap_or(0));
+        let formation = Formation {
+            cluster: journal.cluster.clone(),
+            lineage: journal.lineage.clone(),
+            epoch: journal.epoch,
+        };
+        let (state, _locked) = survivor.into_state();
+        let mut reborn = Reborn::new(state, formation);
+        let mut tx = Tx::new(reborn.view());
+        tx.audit(AuditDraft {
+            actor: format!("replica/{}", journal.replica),
+            method: "cluster.recover".to_owned(),
+            resource: "cluster/*".to_owned(),
+            outcome: "ok".to_owned(),
+            ..AuditDraft::default()
+        });
+        let data = json!({"fromCluster": journal.from_cluster, "replica": journal.replica,
+            "entriesThatMayNotHaveBeenCommitted": unsure});
+        tx.publish("cluster.recovered", "", "cluster/*".to_owned(), &data);
+        reborn.commit(edge::wall_ms(), tx)?;
+        renew_specs(&mut reborn).map_err(RecoverError::First)?;
+        let next = self.dir.path.join("data.next");
+        match fs::remove_dir_all(&next) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(io_error("remove what was begun in", &next)(error));
+            }
+            _ => {}
+        }
+        seed(&next, &self.identity(), &reborn.view(), term, &[self.member()])?;
+        Ok(())
+    }
+
+    fn identity(&self) -> Identity {
+        let Journal { cluster, lineage, epoch, replica, .. } = self.plan.journal.clone();
+        Identity { cluster, lineage, epoch, replica: ReplicaId(replica) }
+    }
+
+    fn member(&self) -> Member {
+        (&self.member_config()).into()
+    }
+
+    fn member_config(&self) -> MemberConfig {
+        let Journal { replica: id, peer_addr, api_addr, .. } = self.plan.journal.clone();
+        MemberConfig { id, peer_addr, api_addr }
+    }
+
+    /// `REC-1`.
+    fn set_aside(&self) -> Result<(), RecoverError> {
+        let (dir, aside) = (&self.dir.path, self.plan.journal.aside(&self.dir.path));
+        fs::create_dir_all(&aside).map_err(io_error("make", &aside))?;
+        for name in ["identity.json", "replica.toml"] {
+            let copied = fs::copy(dir.join(name), aside.join(name));
+            copied.map_err(io_error("copy", &dir.join(name)))?;
+        }
+        let data = self.dir.data();
+        files::rename_once(&data, &aside.join("data")).map_err(io_error("rename", &data))
+    }
+
+    fn configure(&self) -> Result<(), RecoverError> {
+        let mut config = self.dir.config.clone();
+        config.members = vec![self.member_config()];
+        let config = toml::to_string(&config).map_err(io::Error::other);
+        let identity = serde_json::to_string(&self.identity()).map_err(io::Error::other);
+        for (name, text) in [("replica.toml", config), ("identity.json", identity)] {
+            let path = self.dir.path.join(name);
+            text.and_then(|text| files::replace(&path, text.as_bytes(), 0o644))
+                .map_err(io_error("write", &path))?;
+        }
+        Ok(())
+    }
+
+    fn end(&self) -> Result<(), RecoverError> {
+        let marker = self.dir.path.join(MARKER);
+        let kept = self.plan.journal.aside(&self.dir.path).join(MARKER);
+        files::rename_once(&marker, &kept).map_err(io_error("rename", &marker))
+    }
+}
+
+#[cfg(test)]
+mod tests;

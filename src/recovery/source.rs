@@ -1,0 +1,97 @@
+//! What a backup is made of beside the state: the CA, and the key under which its key is sealed.
+
+use std::{fmt, path::PathBuf, sync::Arc};
+
+use palisade_api::pki::Authority;
+use palisade_raft::backup::{BackupError, BackupHead, BackupKey, BackupMember};
+use palisade_state::{command::FORMAT, port::ClusterStatus};
+
+use crate::{
+    edge,
+    replica_dir::{BackupConfig, ReplicaDir},
+};
+
+/// What a replica makes backups of. Cheap to clone.
+#[derive(Clone)]
+pub struct Source {
+    ca_pem: Arc<str>,
+    ca_key_pem: Arc<str>,
+    /// Read each time: it may be put there while the replica runs.
+    key_file: PathBuf,
+    schedule: Option<BackupConfig>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("key_file", &self.key_file).finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    /// Of this replica.
+    #[must_use]
+    pub fn new(dir: &ReplicaDir, authority: &Authority) -> Self {
+        Self {
+            ca_pem: authority.cert_pem().into(),
+            ca_key_pem: authority.key_pem().into(),
+            key_file: dir.pki("backup.key"),
+            schedule: dir.config.backup.clone(),
+        }
+    }
+
+    /// When this replica is to write backups by itself.
+    #[must_use]
+    pub fn schedule(&self) -> Option<&BackupConfig> {
+        self.schedule.as_ref()
+    }
+
+    /// Where the key is that backups are sealed with.
+    #[must_use]
+    pub fn key_file(&self) -> &PathBuf {
+        &self.key_file
+    }
+
+    /// The header of a backup that is made now.
+    ///
+    /// # Errors
+    /// The backup key cannot be read, or the CA's key not be sealed.
+    pub fn head(&self, status: &ClusterStatus, created_ms: u64) -> Result<BackupHead, BackupError> {
+        let members = status.members.iter().map(|member| BackupMember {
+            id: member.id.0,
+            peer_addr: member.peer_addr.clone(),
+            api_addr: member.api_addr.clone(),
+            voter: member.voter,
+        });
+        let life = (status.cluster.clone(), status.lineage.clone(), status.epoch);
+        self.head_of(life, members.collect(), created_ms)
+    }
+
+    /// The header of a backup of this life (cluster, lineage, epoch) with these members.
+    ///
+    /// # Errors
+    /// As [`Source::head`].
+    pub fn head_of(
+        &self,
+        (cluster, lineage, epoch): (String, String, u64),
+        members: Vec<BackupMember>,
+        created_ms: u64,
+    ) -> Result<BackupHead, BackupError> {
+        let key = BackupKey::load(&self.key_file)?;
+        let ca_key = key.seal(&lineage, &self.ca_key_pem, edge::random_bytes())?;
+        Ok(BackupHead {
+            cluster,
+            lineage,
+            epoch,
+            term: 0,
+            index: 0,
+            revision: 0,
+            created_ms,
+            palisade: env!("CARGO_PKG_VERSION").to_owned(),
+            entry_format: FORMAT,
+            tables: Default::default(),
+            members,
+            ca_pem: self.ca_pem.to_string(),
+            ca_key,
+        })
+    }
+}

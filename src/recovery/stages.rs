@@ -1,0 +1,166 @@
+//! The journal of a recovery: how far it came, so that it can be taken up again after whatever ended it.
+//!
+//! # Invariants
+//! - `STAGE-1` A stage is entered into the journal only when what it says is durable; each step may be done twice.
+//! - `STAGE-2` While there is a journal in a replica's directory, no replica starts from it.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::files;
+
+/// The journal's name in a replica's directory.
+pub const MARKER: &str = "recovery.json";
+
+const FORMAT: u32 = 1;
+
+/// How far a recovery came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// It is decided; nothing was changed.
+    Planned,
+    /// What the survivor has is in a backup.
+    BackedUp,
+    /// The new life's data is whole, beside the old.
+    Made,
+    /// The old data, identity and configuration have other names.
+    SetAside,
+    /// The new data has its name.
+    Placed,
+    /// Identity and configuration are the new life's.
+    Configured,
+}
+
+/// What is written down before anything is done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Journal {
+    format: u32,
+    /// How far it came.
+    pub stage: Stage,
+    /// The cluster that ends.
+    pub from_cluster: String,
+    /// Its epoch.
+    pub from_epoch: u64,
+    /// The cluster that begins.
+    pub cluster: String,
+    /// The lineage of both.
+    pub lineage: String,
+    /// The epoch of the one that begins.
+    pub epoch: u64,
+    /// The survivor, and the only member.
+    pub replica: u64,
+    /// Where peers reach it.
+    pub peer_addr: String,
+    /// Where operators and agents reach it.
+    pub api_addr: String,
+}
+
+/// What every format of a journal has.
+#[derive(Deserialize)]
+struct Numbered {
+    format: u32,
+}
+
+/// Why a journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// It cannot be read or written.
+    #[error("cannot {op} {}", file.display())]
+    Io {
+        /// What was tried.
+        op: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// It is not one.
+    #[error("{} is no journal of a recovery", file.display())]
+    Malformed {
+        /// The file.
+        file: PathBuf,
+        /// In what way.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// It is of a newer release.
+    #[error(
+        "{} has format {found}, and this release knows formats up to {FORMAT}: go on with the newer release", file.display()
+    )]
+    Newer {
+        /// The file.
+        file: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+}
+
+impl Journal {
+    /// Of a recovery that begins.
+    pub(super) fn begin(from: (String, u64), cluster: String, lineage: String, epoch: u64) -> Self {
+        let (from_cluster, from_epoch) = from;
+        Self {
+            format: FORMAT,
+            stage: Stage::Planned,
+            from_cluster,
+            from_epoch,
+            cluster,
+            lineage,
+            epoch,
+            replica: 0,
+            peer_addr: String::new(),
+            api_addr: String::new(),
+        }
+    }
+
+    /// The journal in a replica's directory, if a recovery was begun there and not ended.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no journal.
+    pub fn read(dir: &Path) -> Result<Option<Self>, JournalError> {
+        let file = dir.join(MARKER);
+        let bytes = match fs::read(&file) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(JournalError::Io { op: "read", file, source }),
+        };
+        let malformed = |source| JournalError::Malformed { file: file.clone(), source };
+        // A newer one may have other fields.
+        let Numbered { format: found } = serde_json::from_slice(&bytes).map_err(malformed)?;
+        if found > FORMAT {
+            return Err(JournalError::Newer { file, found });
+        }
+        serde_json::from_slice(&bytes).map(Some).map_err(malformed)
+    }
+
+    /// Enters a stage, durably.
+    pub(super) fn enter(&mut self, dir: &Path, stage: Stage) -> Result<(), JournalError> {
+        self.stage = stage;
+        let file = dir.join(MARKER);
+        let write = || {
+            let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+            files::replace(&file, &text, 0o644)
+        };
+        write().map_err(|source| JournalError::Io { op: "write", file: file.clone(), source })
+    }
+
+    /// The directory for what is set aside.
+    #[must_use]
+    pub fn aside(&self, dir: &Path) -> PathBuf {
+        dir.join(format!("before-{}", self.cluster))
+    }
+
+    /// The backup of what the survivor had.
+    #[must_use]
+    pub fn backup(&self, dir: &Path) -> PathBuf {
+        dir.join(format!("{}-before-recovery.backup", self.from_cluster))
+    }
+}
