@@ -62,6 +62,7 @@ pub(crate) fn write_joining(
         advertise: None,
         heartbeat_ms: crate::init::HEARTBEAT_MS,
         node_lost_ms: crate::init::NODE_LOST_MS,
+        backup: None,
         members,
     };
     let files: Vec<NewFile> = vec![

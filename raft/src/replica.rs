@@ -329,7 +329,6 @@ impl<R: AsyncRuntime> Replica<R> {
 
     fn members(&self) -> Vec<MemberStatus> {
         let shown = self.raft.metrics().borrow_watched().clone();
-        let view = self.published.view();
         let membership = shown.membership_config.membership();
         let voters: Vec<u64> = membership.voter_ids().collect();
         let matched = shown.replication.unwrap_or_default();

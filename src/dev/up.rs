@@ -156,7 +156,8 @@ fn check_room(plan: &Plan) -> Outcome {
     let needed = sizes.reserve_bytes + ROOM_BYTES;
     let root = plan.layout.root();
     // A file system that does not say counts as having room.
-    let free = palisade_raft::disk::Files::free_bytes(&palisade_raft::disk::StdFiles, root).unwrap_or(u64::MAX);
+    let free = palisade_raft::disk::Files::free_bytes(&palisade_raft::disk::StdFiles, root)
+        .unwrap_or(u64::MAX);
     if !plan.is_new || free >= needed {
         return Ok(());
     }
@@ -165,7 +166,8 @@ fn check_room(plan: &Plan) -> Outcome {
         "the disk under {} has {free} MiB free, and a new cluster needs {needed} MiB, of which {kept} MiB stay free",
         root.display()
     );
-    Err(Failure::new(Exit::Error, what).hint("free some space, or choose another directory with --dir"))
+    Err(Failure::new(Exit::Error, what)
+        .hint("free some space, or choose another directory with --dir"))
 }
 
 async fn start(plan: Plan, keep: bool, progress: &mut Progress) -> Outcome<Cluster> {

@@ -281,29 +281,3 @@ impl Admin for Served {
         one(self.0.trust(caller(&request)?)).await
     }
 }
-
-/// The replica that the connection's certificate names.
-fn caller<T>(request: &Request<T>) -> Result<u64, Status> {
-    match request.extensions().get::<Caller>() {
-        Some(Caller::Replica(id)) => Ok(*id),
-        _ => Err(Status::permission_denied("the caller is no replica")),
-    }
-}
-
-#[tonic::async_trait]
-impl Admin for Served {
-    async fn manage(
-        &self,
-        request: Request<wire::ManageRequest>,
-    ) -> Result<Response<wire::ManageReply>, Status> {
-        let from = caller(&request)?;
-        one(self.0.manage(wire::ManageRequest { from, ..request.into_inner() })).await
-    }
-
-    async fn trust(
-        &self,
-        request: Request<wire::TrustRequest>,
-    ) -> Result<Response<wire::TrustReply>, Status> {
-        one(self.0.trust(caller(&request)?)).await
-    }
-}

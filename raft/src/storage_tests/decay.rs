@@ -40,6 +40,7 @@ pub(super) fn options_on(disk: Disk, dir: &Path) -> ReplicaOptions {
             replica: ReplicaId(1),
         },
         wires: Wires::Custom(Arc::new(Nobody)),
+        neighbours: crate::Neighbours::default(),
         tuning: Tuning {
             heartbeat: ms(10),
             election_min: ms(20),
