@@ -2,7 +2,9 @@
 //!
 //! openraft's own timers wait for the leader's lease and then for an election time-out: 1.5 to 2 s. Two detectors are
 //! faster: the port of the leader refuses (its process is gone), or nothing came from it for a while. Either way this
-//! follower drops its lease for *exactly that leader's vote* and stands for election with a pre-vote.
+//! follower drops its lease for *exactly that leader's vote* and stands for election with a pre-vote. After a start there
+//! is no lease to drop: a replica that hears of no leader stands at once, so that a cluster that was down is back as soon
+//! as two replicas have read their data.
 //!
 //! # Invariants
 //! - `FAIL-1` A false alarm costs nothing but messages: a pre-vote needs a second follower that lost the leader too.
@@ -20,7 +22,7 @@ use openraft::{
     AsyncRuntime, RaftMetrics, ServerState, async_runtime::WatchReceiver,
     raft::TransferLeaderRequest,
 };
-use palisade_state::Rt;
+use palisade_state::{Rt, port::jittered};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -38,11 +40,17 @@ const LATE: Duration = Duration::from_millis(100);
 const SILENCE_GRACE: Duration = Duration::from_millis(40);
 const RANK_STEP: Duration = Duration::from_millis(80);
 const TRIES: u32 = 10;
+/// How long a replica that was started waits for word from a leader before it stands for election.
+const START_GRACE: Duration = Duration::from_millis(60);
+/// Attempts after a start: the others may be reading their data for seconds.
+const START_TRIES: u32 = 100;
 
 /// What was heard of the leader, and when.
 pub(crate) struct Detector {
     rt: Rt,
     heard_us: AtomicU64,
+    /// How often a leader was heard.
+    words: AtomicU64,
     term: AtomicU64,
     ended: mpsc::UnboundedSender<u64>,
     campaigning: AtomicBool,
@@ -79,6 +87,7 @@ impl Detector {
         let (ended, streams) = mpsc::unbounded_channel();
         let detector = Self {
             heard_us: AtomicU64::new(micros(rt.now())),
+            words: AtomicU64::new(0),
             term: AtomicU64::new(0),
             rt,
             ended,
@@ -91,6 +100,7 @@ impl Detector {
     pub(crate) fn heard(&self, vote: &Vote) {
         let term = vote.leader_id.term;
         if vote.committed && self.term.fetch_max(term, Ordering::Relaxed) <= term {
+            self.words.fetch_add(1, Ordering::Relaxed);
             self.touch();
         }
     }
@@ -216,6 +226,43 @@ impl<R: AsyncRuntime> Watchdog<R> {
                 self.campaign(suspect, Cause::Silence, SILENCE_GRACE).await;
             }
             self.detector.touch();
+        }
+    }
+
+    /// The rank of this replica among the voters, if it is one of several of a cluster that was formed.
+    fn rank(&self) -> Option<u32> {
+        let metrics = self.raft.metrics();
+        let shown = metrics.borrow_watched();
+        let mut voters: Vec<u64> = shown.membership_config.membership().voter_ids().collect();
+        voters.sort_unstable();
+        let rank = voters.iter().position(|id| *id == self.me).filter(|_| voters.len() > 1)?;
+        u32::try_from(rank).ok()
+    }
+
+    /// Whether this replica leads, or has heard who does.
+    fn knows_leader(&self) -> bool {
+        self.detector.words.load(Ordering::Relaxed) > 0
+            || self.raft.metrics().borrow_watched().state == ServerState::Leader
+    }
+
+    /// Stands for election after a start, until a leader is heard of. The others refuse while they hear one.
+    pub(crate) async fn stand_after_start(self) {
+        if self.tuning.silence.is_none() {
+            return;
+        }
+        let Some(rank) = self.rank() else { return };
+        self.rt().sleep(START_GRACE + RANK_STEP * rank).await;
+        if self.knows_leader() {
+            return;
+        }
+        self.metrics.elections.get_or_create(&CauseLabel { cause: Cause::Start }).inc();
+        tracing::info!(rank, "no leader was heard of since the start: standing for election");
+        for _ in 0..START_TRIES {
+            if self.knows_leader() || self.raft.trigger().elect(true).await.is_err() {
+                return;
+            }
+            // Not in step with the others.
+            self.rt().sleep(jittered(self.rt().as_ref(), RANK_STEP)).await;
         }
     }
 

@@ -73,6 +73,18 @@ impl Tail {
         self.entries.push_back(entry);
         Ok(())
     }
+
+    /// Up to where entries must go so that the rest has at most `bytes`.
+    fn excess(&self, bytes: usize) -> Option<u64> {
+        let mut left = bytes;
+        let last = self.entries.iter().rev().find(|entry| {
+            let needed = payload_len(entry);
+            let fits = needed <= left;
+            left = left.saturating_sub(needed);
+            !fits
+        });
+        last.map(|entry| entry.log_id.index)
+    }
 }
 
 fn payload_len(entry: &Entry) -> usize {
@@ -106,6 +118,15 @@ impl LogStore {
 
     fn tail(&self) -> MutexGuard<'_, Tail> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Up to where the log in memory may be purged, because the newest snapshot covers it and more than `bytes` of
+    /// entries are behind that.
+    pub(crate) fn purgeable(&self, bytes: usize) -> Option<u64> {
+        let newest = self.kept.newest()?;
+        let tail = self.tail();
+        let upto = tail.excess(bytes)?.min(newest.index);
+        tail.first().is_some_and(|first| first <= upto).then_some(upto)
     }
 
     /// What openraft can see of it, for a comparison with another.

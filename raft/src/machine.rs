@@ -20,9 +20,7 @@ use openraft::{
     AsyncRuntime, OptionalSend, RaftSnapshotBuilder,
     storage::{EntryResponder, RaftStateMachine},
 };
-use palisade_state::{
-    Machine, Outcome, Position, Retired, Rt, Verdict, View, command::Kind,
-};
+use palisade_state::{Machine, Outcome, Position, Retired, Rt, Verdict, View, command::Kind};
 
 use crate::{
     fault::{Fault, chain},
@@ -82,8 +80,7 @@ impl StateMachine {
             None => (None, StoredMembership::default()),
         };
         shared.progress.reached(last_applied.map_or(0, |last| last.index));
-        let this =
-            Self { machine, last_applied, membership, shared, feeder, told: Vec::new() };
+        let this = Self { machine, last_applied, membership, shared, feeder, told: Vec::new() };
         this.tell_of_what_was_not_applied();
         this
     }
@@ -99,7 +96,7 @@ impl StateMachine {
         let at = Position { term: term_of(&entry.log_id), index: entry.log_id.index };
         let outcomes = match entry.payload {
             EntryPayload::Normal(payload) => {
-                let decoded = payload.decode().map_err(io::Error::other)?;
+                let decoded = payload.take().map_err(io::Error::other)?;
                 let first = decoded.commands.first().and_then(|command| command.kind.as_ref());
                 let writes = self.feeder.wants_entries() && matches!(first, Some(Kind::Txn(_)));
                 let outcomes = self.machine.apply(at, decoded).map_err(io::Error::other)?;
@@ -142,7 +139,7 @@ impl StateMachine {
         if retired.is_large() {
             let disk = self.shared.snapshots.disk.clone();
             let dropped = async move {
-                let _ = disk.run("retire", move || drop(retired)).await;
+                let _ = disk.run_behind("retire", move || drop(retired)).await;
             };
             self.shared.rt.spawn("retire", Box::pin(dropped));
         }

@@ -13,6 +13,8 @@ pub enum Cause {
     Refused,
     /// The leader was silent for too long.
     Silence,
+    /// It was started, and heard of no leader.
+    Start,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

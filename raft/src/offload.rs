@@ -6,6 +6,9 @@ use tokio::sync::oneshot;
 
 use crate::disk::{Files, StdFiles};
 
+/// The niceness of work that nobody waits for.
+const NICE: i32 = 5;
+
 /// The disk under a replica, and what may block on it.
 #[derive(Clone)]
 pub struct Disk {
@@ -25,6 +28,23 @@ impl Disk {
     #[must_use]
     pub fn simulated(files: Arc<dyn Files>) -> Self {
         Self { files, real: false }
+    }
+
+    /// Runs `work` where it may block, behind everything else that wants the processor: for work that nobody waits for.
+    pub(crate) async fn run_behind<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let is_real = self.real;
+        self.run(name, move || {
+            // Of the calling thread alone, on Linux. Without it the work is only more in the way.
+            if is_real && let Err(error) = rustix::process::setpriority_process(None, NICE) {
+                tracing::debug!(%error, thread = name, "a thread keeps its priority");
+            }
+            work()
+        })
+        .await
     }
 
     /// Runs `work` where it may block.

@@ -273,7 +273,7 @@ impl<R: AsyncRuntime> Leader<R> {
         let delta_ms = stamp.next(term, self.rt.now(), applied_at, led_since);
         let wall_ms = self.rt.wall_ms();
         let format = self.published.view().format();
-        Payload::new(&Entry { format, proposer_term: term, delta_ms, wall_ms, commands })
+        Payload::new(Entry { format, proposer_term: term, delta_ms, wall_ms, commands })
     }
 
     async fn propose(

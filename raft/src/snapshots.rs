@@ -24,7 +24,7 @@ use crate::{
     offload::Disk,
     snapshot_file::{
         Head, SnapshotError, SnapshotInfo, SnapshotReader, SnapshotReceiver, SnapshotWriter, clean,
-        keep_newest, newest_good, set_aside,
+        keep_newest, newest_good_with, set_aside,
     },
     types::{LogId, Snapshot, SnapshotMeta, StoredMembership},
     wal::Position,
@@ -189,7 +189,11 @@ impl SnapshotStore {
         reserve: u64,
     ) -> Result<(Self, Found), SnapshotsError> {
         clean(disk.files.as_ref(), &dir)?;
-        let newest = newest_good(disk.files.as_ref(), &dir, cluster)?;
+        let files = disk.files.as_ref();
+        let (newest, loading) =
+            newest_good_with(files, &dir, cluster, &mut |loading: &mut Loading, chunk| {
+                loading.take(&chunk);
+            })?;
         let mut current = None;
         let mut state = None;
         let mut size = None;
@@ -197,7 +201,7 @@ impl SnapshotStore {
         if let Some(reader) = newest.good {
             let meta = meta_of(reader.info())?;
             let last: LogId = reader.info().head.position.into();
-            let loaded = load(&reader)?;
+            let loaded = loading.finish(&reader.info().path)?;
             kept.set(positions(&disk, &dir, last.index));
             current = Some(Current { meta: meta.clone(), path: reader.info().path.clone() });
             size = Some(reader.info().file_bytes);
@@ -260,7 +264,7 @@ impl SnapshotStore {
             keep_newest(disk.files.as_ref(), &dir, KEEP)?;
             Ok::<_, SnapshotsError>((info, positions(&disk, &dir, last.index)))
         };
-        let (info, kept) = self.disk.run("snapshot-write", work).await??;
+        let (info, kept) = self.disk.run_behind("snapshot-write", work).await??;
         tracing::info!(index = last.index, bytes = info.file_bytes, "a snapshot was taken");
         self.kept.set(kept);
         *self.size() = Some(info.file_bytes);
@@ -282,8 +286,10 @@ impl SnapshotStore {
                 SnapshotData::Received(receiver) => receiver.finish()?.path,
                 SnapshotData::PutOff => return Err(SnapshotsError::Gone),
             };
-            let reader = SnapshotReader::open(disk.files.as_ref(), &path)?;
-            let state = load(&reader)?;
+            let mut loading = Loading::default();
+            let mut take = |chunk: Bytes| loading.take(&chunk);
+            let reader = SnapshotReader::open_with(disk.files.as_ref(), &path, &mut take)?;
+            let state = loading.finish(&path)?;
             // Older ones have no log behind them any more.
             keep_newest(disk.files.as_ref(), &dir, 1)?;
             Ok((path, reader.info().file_bytes, state))
@@ -329,13 +335,28 @@ fn meta_of(info: &SnapshotInfo) -> Result<SnapshotMeta, SnapshotsError> {
     meta_of_head(&info.head)
 }
 
-fn load(reader: &SnapshotReader) -> Result<State, SnapshotsError> {
-    let file = || reader.info().path.clone();
-    let mut loader = Loader::default();
-    for chunk in reader.chunks() {
-        loader.chunk(&chunk?).map_err(|source| SnapshotsError::Load { file: file(), source })?;
+/// A state that is being made of chunks.
+#[derive(Default)]
+struct Loading {
+    loader: Loader,
+    failed: Option<LoadError>,
+}
+
+impl Loading {
+    /// Takes a chunk; after the first that cannot be read, none.
+    fn take(&mut self, chunk: &[u8]) {
+        if self.failed.is_none() {
+            self.failed = self.loader.chunk(chunk).err();
+        }
     }
-    loader.finish().map_err(|source| SnapshotsError::Load { file: file(), source })
+
+    fn finish(self, file: &Path) -> Result<State, SnapshotsError> {
+        let loaded = match self.failed {
+            Some(error) => Err(error),
+            None => self.loader.finish(),
+        };
+        loaded.map_err(|source| SnapshotsError::Load { file: file.to_owned(), source })
+    }
 }
 
 /// How many rows each table has, for people who look at the file.

@@ -45,6 +45,9 @@ impl Hooks for Locked {
     fn on_point(&self, _point: &'static str) {}
 }
 
+/// Entries kept in memory behind a snapshot for followers that are a little behind, in bytes.
+const KEEP_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// What recovery found, ready to run.
 struct Recovery {
     handle: Handle,
@@ -212,7 +215,7 @@ impl<R: AsyncRuntime> Replica<R> {
             snapshots: recovery.snapshots.clone(),
             metrics: metrics.clone(),
         };
-        let raft = Raft::<R>::new(me, config, factory, recovery.log, machine).await;
+        let raft = Raft::<R>::new(me, config, factory, recovery.log.clone(), machine).await;
         let raft = raft.map_err(|fatal| StartError::Consensus(fatal.to_string()))?;
         let (history, writing) = history::start(StartHistory {
             rt: rt.clone(),
@@ -224,9 +227,24 @@ impl<R: AsyncRuntime> Replica<R> {
             sizes: tuning.history,
             reserve_bytes: tuning.log.reserve_bytes,
         });
-        let parts = Parts { identity, tuning, rt, raft, shared, published, peers, history, writing };
-        Ok(parts.assemble(connected, recovery.handle, recovery.running, recovery.log_bytes))
+        let parts =
+            Parts { identity, tuning, rt, raft, shared, published, peers, history, writing };
+        let logged = Logged {
+            wal: recovery.handle,
+            running: recovery.running,
+            log: recovery.log,
+            bytes: recovery.log_bytes,
+        };
+        Ok(parts.assemble(connected, logged))
     }
+}
+
+/// The log, and what it held at the start.
+struct Logged {
+    wal: Handle,
+    running: Option<Running>,
+    log: LogStore,
+    bytes: u64,
 }
 
 /// A running consensus and what goes around it.
@@ -243,13 +261,8 @@ struct Parts<R: AsyncRuntime> {
 }
 
 impl<R: AsyncRuntime> Parts<R> {
-    fn assemble(
-        mut self,
-        connected: Connected,
-        wal: Handle,
-        running: Option<Running>,
-        log_bytes: u64,
-    ) -> Arc<Replica<R>> {
+    fn assemble(mut self, connected: Connected, logged: Logged) -> Arc<Replica<R>> {
+        let Logged { wal, running, log, bytes } = logged;
         let stop = Arc::new(Stop::default());
         let metrics = self.shared.metrics.clone();
         let leadership = Arc::new(Leadership::default());
@@ -294,7 +307,7 @@ impl<R: AsyncRuntime> Parts<R> {
         };
         spawn_until(&self.rt, stop.clone(), "leadership", follower.run());
         self.spawn_detectors(&stop, detector, ended);
-        self.spawn_snapshots(&stop, wal.clone(), log_bytes);
+        self.spawn_snapshots(&stop, wal.clone(), log, bytes);
         Arc::new(Replica {
             identity: self.identity,
             rt: self.rt,
@@ -391,11 +404,17 @@ impl<R: AsyncRuntime> Parts<R> {
             me: self.identity.replica.0,
         };
         spawn_until(&self.rt, stop.clone(), "watch-streams", watchdog.clone().watch_streams(ended));
+        spawn_until(
+            &self.rt,
+            stop.clone(),
+            "stand-after-start",
+            watchdog.clone().stand_after_start(),
+        );
         spawn_until(&self.rt, stop.clone(), "watch-silence", watchdog.watch_silence());
     }
 
-    /// Takes a snapshot when the log has outgrown the last one, and later when the disk has no room for it.
-    fn spawn_snapshots(&self, stop: &Arc<Stop>, wal: Handle, recovered_bytes: u64) {
+    /// Purges the log in memory, and takes a snapshot when the log has outgrown the last one, and later when the disk has no room for it.
+    fn spawn_snapshots(&self, stop: &Arc<Stop>, wal: Handle, log: LogStore, recovered_bytes: u64) {
         let (rt, raft) = (self.rt.clone(), self.raft.clone());
         let every = self.tuning.snapshot_check;
         let mut schedule = Schedule::new(self.tuning.snapshot_log_bytes, every);
@@ -403,6 +422,12 @@ impl<R: AsyncRuntime> Parts<R> {
         let task = async move {
             loop {
                 rt.sleep(every).await;
+                // openraft counts entries, and entries can be large.
+                if let Some(upto) = log.purgeable(KEEP_BYTES_MAX)
+                    && raft.trigger().purge_log(upto).await.is_err()
+                {
+                    return;
+                }
                 let written = recovered_bytes + wal.stats().bytes;
                 let (taken, put_off) = (metrics.snapshots_taken(), metrics.snapshots_put_off());
                 if !schedule.is_due(rt.now(), written, taken, put_off) || wal.is_low() {

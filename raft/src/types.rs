@@ -4,7 +4,12 @@
 //! - `TERM-1` Leader ids are in standard mode: at most one leader in each term. The kernel's fences are
 //!   terms, and mean nothing otherwise.
 
-use std::{cmp::Ordering, fmt, marker::PhantomData};
+use std::{
+    cmp::Ordering,
+    fmt,
+    marker::PhantomData,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use openraft::{
@@ -129,48 +134,75 @@ const NORMAL: u8 = 1;
 const MEMBERSHIP: u8 = 2;
 
 /// An encoded kernel entry behind its kind byte, exactly as it is on disk and on the wire.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Payload(Bytes);
+#[derive(Clone)]
+pub(crate) struct Payload {
+    bytes: Bytes,
+    /// The entry itself, for the first who asks: whoever proposed it need not read it again to apply it.
+    entry: Option<Arc<Mutex<Option<KernelEntry>>>>,
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Payload {}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, entry: None }
+    }
+}
 
 impl Payload {
-    pub(crate) fn new(entry: &KernelEntry) -> Self {
+    pub(crate) fn new(entry: KernelEntry) -> Self {
         let mut frame = BytesMut::with_capacity(1 + entry.encoded_len());
         frame.put_u8(NORMAL);
         // A `BytesMut` grows, so encoding into it cannot fail.
         let _ = entry.encode(&mut frame);
-        Self(frame.freeze())
+        Self { bytes: frame.freeze(), entry: Some(Arc::new(Mutex::new(Some(entry)))) }
+    }
+
+    /// The entry, once; later ones decode it.
+    pub(crate) fn take(&self) -> Result<KernelEntry, prost::DecodeError> {
+        let kept = self
+            .entry
+            .as_ref()
+            .and_then(|kept| kept.lock().unwrap_or_else(PoisonError::into_inner).take());
+        kept.map_or_else(|| self.decode(), Ok)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.bytes.len()
     }
 
     pub(crate) fn decode(&self) -> Result<KernelEntry, prost::DecodeError> {
-        KernelEntry::decode(self.0.slice(1..))
+        KernelEntry::decode(self.bytes.slice(1..))
     }
 }
 
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.0.len())
+        write!(f, "{} bytes", self.bytes.len())
     }
 }
 
 impl fmt::Display for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.0.len())
+        write!(f, "{} bytes", self.bytes.len())
     }
 }
 
 impl serde::Serialize for Payload {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
+        serializer.serialize_bytes(&self.bytes)
     }
 }
 
 impl<'de> serde::Deserialize<'de> for Payload {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self(Vec::<u8>::deserialize(deserializer)?.into()))
+        Ok(Bytes::from(Vec::<u8>::deserialize(deserializer)?).into())
     }
 }
 
@@ -212,7 +244,7 @@ impl From<PayloadError> for std::io::Error {
 pub(crate) fn encode_payload(payload: &EntryPayload) -> Result<Bytes, PayloadError> {
     match payload {
         EntryPayload::Blank => Ok(Bytes::from_static(&[BLANK])),
-        EntryPayload::Normal(payload) => Ok(payload.0.clone()),
+        EntryPayload::Normal(payload) => Ok(payload.bytes.clone()),
         EntryPayload::Membership(membership) => {
             let mut frame = vec![MEMBERSHIP];
             serde_json::to_writer(&mut frame, membership).map_err(PayloadError::Membership)?;
@@ -225,7 +257,7 @@ pub(crate) fn decode_payload(frame: Bytes) -> Result<EntryPayload, PayloadError>
     match frame.first() {
         None => Err(PayloadError::Empty),
         Some(&BLANK) => Ok(EntryPayload::Blank),
-        Some(&NORMAL) => Ok(EntryPayload::Normal(Payload(frame))),
+        Some(&NORMAL) => Ok(EntryPayload::Normal(frame.into())),
         Some(&MEMBERSHIP) => {
             let membership =
                 serde_json::from_slice(&frame[1..]).map_err(PayloadError::Membership)?;
@@ -292,6 +324,14 @@ mod tests {
     }
 
     #[test]
+    fn the_entry_of_a_proposer_is_what_everybody_else_decodes() {
+        let entry = KernelEntry { format: 1, delta_ms: 7, ..KernelEntry::default() };
+        let payload = Payload::new(entry.clone());
+        assert_eq!(payload.clone().take().unwrap(), entry);
+        assert_eq!(payload.take().unwrap(), entry, "it was taken, and is decoded");
+    }
+
+    #[test]
     fn a_committed_leader_id_is_its_term_alone() {
         assert_eq!(CommittedLeaderId::from(7), log_id(7, 1).leader_id);
     }
@@ -301,7 +341,7 @@ mod tests {
         let entry = KernelEntry { format: 1, proposer_term: 3, ..KernelEntry::default() };
         for payload in [
             EntryPayload::Blank,
-            EntryPayload::Normal(Payload::new(&entry)),
+            EntryPayload::Normal(Payload::new(entry.clone())),
             EntryPayload::Membership(
                 openraft::Membership::new(
                     [[1].into()].to_vec(),

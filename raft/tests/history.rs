@@ -23,12 +23,8 @@ pub async fn tell(store: &dyn Store, key: &str, value: &str) -> u64 {
     let write = Write { table: "t".into(), key: key.into(), value: Some(value.into()) };
     let event = EventDraft { kind: "test.happened".into(), ..EventDraft::default() };
     let audit = AuditDraft { method: "test.tell".into(), ..AuditDraft::default() };
-    let txn = Txn {
-        writes: vec![write],
-        events: vec![event],
-        audit: Some(audit),
-        ..Txn::default()
-    };
+    let txn =
+        Txn { writes: vec![write], events: vec![event], audit: Some(audit), ..Txn::default() };
     let outcome = store.propose(txn.into()).await.unwrap();
     assert!(matches!(outcome, Outcome { verdict: Some(Verdict::Applied(_)), .. }));
     outcome.revision

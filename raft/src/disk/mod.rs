@@ -37,6 +37,9 @@ pub trait File: Send + Sync {
     /// The file's length in bytes.
     fn size(&self) -> io::Result<u64>;
 
+    /// Lets others have the disk for a moment, between two pieces of a long work that nobody waits for.
+    fn breathe(&self) {}
+
     /// Writes all of `data` at `offset`.
     fn write_all_at(&self, mut offset: u64, mut data: &[u8]) -> io::Result<()> {
         while !data.is_empty() {
@@ -110,7 +113,7 @@ pub trait Files: Send + Sync {
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// How much is zero-filled between two syncs: a burst of dirty pages would stall the log's own sync.
-const ZERO_SYNC_EVERY: u64 = 8 * 1024 * 1024;
+const ZERO_SYNC_EVERY: u64 = 1024 * 1024;
 
 /// The offset behind the last byte that is not zero. It compares pages: log files are mostly zeros.
 pub(crate) fn data_end(bytes: &[u8]) -> usize {
@@ -137,7 +140,14 @@ pub fn write_zeros(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
 
 /// Creates a file of `size` zero bytes that are really written, so that overwriting them later
 /// changes no metadata, and syncs it. Its name is not yet durable.
-pub fn create_zeroed(files: &dyn Files, path: &Path, size: u64) -> io::Result<Box<dyn File>> {
+///
+/// As long as `is_patient` it lets others have the disk in between.
+pub fn create_zeroed(
+    files: &dyn Files,
+    path: &Path,
+    size: u64,
+    is_patient: &dyn Fn() -> bool,
+) -> io::Result<Box<dyn File>> {
     let file = files.create(path)?;
     let fill = || -> io::Result<()> {
         file.allocate(size)?;
@@ -147,6 +157,9 @@ pub fn create_zeroed(files: &dyn Files, path: &Path, size: u64) -> io::Result<Bo
             write_zeros(file.as_ref(), at, to)?;
             file.sync_data()?;
             at = to;
+            if at < size && is_patient() {
+                file.breathe();
+            }
         }
         Ok(())
     };

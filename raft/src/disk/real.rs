@@ -4,10 +4,14 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 
 use super::{File, Files};
+
+/// With a MiB between two of them, a long work takes some 300 MiB/s of the disk at most.
+const BREATH: Duration = Duration::from_millis(3);
 
 /// The machine's file system.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,6 +38,11 @@ impl File for StdFile {
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => self.0.set_len(size),
             other => other.map_err(io::Error::from),
         }
+    }
+
+    fn breathe(&self) {
+        #[expect(clippy::disallowed_methods, reason = "a real disk has threads of its own")]
+        std::thread::sleep(BREATH);
     }
 
     fn size(&self) -> io::Result<u64> {

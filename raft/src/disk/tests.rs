@@ -59,7 +59,7 @@ fn creating_an_existing_name_is_refused() {
 #[test]
 fn a_zeroed_file_has_its_size_and_only_zeros() {
     both(|files, dir| {
-        let file = create_zeroed(files, &dir.join("z"), 200_000).unwrap();
+        let file = create_zeroed(files, &dir.join("z"), 200_000, &|| false).unwrap();
         assert_eq!(file.size().unwrap(), 200_000);
         assert!(file.read_all().unwrap().iter().all(|byte| *byte == 0));
     });
@@ -69,7 +69,7 @@ fn a_zeroed_file_has_its_size_and_only_zeros() {
 fn a_full_disk_leaves_no_half_made_file() {
     let files = mem();
     files.set_capacity(Some(1000));
-    let error = create_zeroed(&files, Path::new("/d/z"), 2000).err().unwrap();
+    let error = create_zeroed(&files, Path::new("/d/z"), 2000, &|| false).err().unwrap();
     assert!(is_full(&error), "{error}");
     assert!(files.list(Path::new(DIR)).unwrap().is_empty());
 }
@@ -90,7 +90,7 @@ fn a_synced_write_survives_every_power_cut() {
 #[test]
 fn an_unsynced_write_is_torn_only_between_sectors() {
     let files = mem();
-    let file = create_zeroed(&files, Path::new("/d/a"), 4096).unwrap();
+    let file = create_zeroed(&files, Path::new("/d/a"), 4096, &|| false).unwrap();
     files.sync_dir(Path::new(DIR)).unwrap();
     file.write_all_at(0, &[7; 4096]).unwrap();
     let mut torn = 0;
@@ -115,7 +115,7 @@ fn an_unsynced_name_may_vanish_and_may_stay() {
 #[test]
 fn a_failed_sync_is_not_made_good_by_the_next() {
     let files = mem();
-    let file = create_zeroed(&files, Path::new("/d/a"), 512).unwrap();
+    let file = create_zeroed(&files, Path::new("/d/a"), 512, &|| false).unwrap();
     files.sync_dir(Path::new(DIR)).unwrap();
     file.write_all_at(0, &[7; 512]).unwrap();
     files.fail_sync_in(0);

@@ -130,11 +130,7 @@ fn follow(progress: &mut Progress, part: Part, number: u64) -> Shelved<bool> {
     Ok(number == expected)
 }
 
-fn add_audit(
-    progress: &mut Progress,
-    record: &AuditRecord,
-    changes: &mut Changes,
-) -> Shelved<()> {
+fn add_audit(progress: &mut Progress, record: &AuditRecord, changes: &mut Changes) -> Shelved<()> {
     let seq = record.seq;
     let adjoins = follow(progress, Part::Audit, seq)?;
     if adjoins && record.prev_hash != progress.audit_hash {
@@ -229,7 +225,8 @@ impl Book {
     /// The first and the last one must be there, and nothing outside of them.
     fn check_ends(&self, kind: Numbered, first: u64, last: u64) -> Shelved<()> {
         let (from, to) = kind.all();
-        let number = |pair: Option<&super::shelf::Pair>| pair.and_then(|(key, _)| keys::number_of(key));
+        let number =
+            |pair: Option<&super::shelf::Pair>| pair.and_then(|(key, _)| keys::number_of(key));
         let found_first = number(self.shelf.scan(&from, &to, 1)?.first());
         let found_last = number(self.shelf.last(&from, &to)?.as_ref());
         let is_empty = last == 0 || first > last;

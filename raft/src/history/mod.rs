@@ -35,18 +35,18 @@ use std::{
 use palisade_state::{Published, Rt, View, audit::AuditRecord, outbox::Event};
 use tokio::sync::{Notify, oneshot};
 
+pub(crate) use self::feed::{Applied, Batch, Feed, Feeder};
+pub use self::{
+    book::Retention,
+    reading::{OldRow, Page, Past, RangeOf, Versions},
+    rows::{Gap, Part},
+};
 use self::{
     keeper::{Keeper, Parts},
     place::Place,
     reading::{Reader, Unknown},
     shelf::{ShelfError, Shelved},
 };
-pub use self::{
-    book::Retention,
-    reading::{OldRow, Page, Past, RangeOf, Versions},
-    rows::{Gap, Part},
-};
-pub(crate) use self::feed::{Applied, Batch, Feed, Feeder};
 use crate::{Disk, Identity};
 
 /// How long a reader waits until history has what state has.
@@ -338,7 +338,11 @@ impl History {
     ///
     /// # Errors
     /// See [`HistoryError`].
-    pub async fn events(&self, from: u64, limit: usize) -> Result<Page<(u64, Event)>, HistoryError> {
+    pub async fn events(
+        &self,
+        from: u64,
+        limit: usize,
+    ) -> Result<Page<(u64, Event)>, HistoryError> {
         self.read(move |reader| reader.events(from, limit)).await
     }
 
@@ -355,11 +359,7 @@ impl History {
     ///
     /// # Errors
     /// See [`HistoryError`]; an answer is whole.
-    pub async fn at(
-        &self,
-        revision: u64,
-        range: RangeOf<'_>,
-    ) -> Result<Vec<OldRow>, HistoryError> {
+    pub async fn at(&self, revision: u64, range: RangeOf<'_>) -> Result<Vec<OldRow>, HistoryError> {
         let view = self.known_at(revision).await?;
         let (table, start) = (range.table.to_owned(), range.start.to_vec());
         let (end, limit) = (range.end.map(<[u8]>::to_vec), range.limit);

@@ -280,7 +280,9 @@ impl Reader {
 /// Why the state at a revision is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unknown {
-    TooOld { from: u64 },
+    TooOld {
+        from: u64,
+    },
     Gap(Gap),
     /// Not yet: what is in state is not all in history.
     Behind,

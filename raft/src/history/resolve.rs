@@ -22,7 +22,14 @@ fn is_kept(table: &str) -> bool {
     !table.contains('#')
 }
 
-fn write(row: Write, index: u64, at_ms: u64, batch: &Batch, written: &mut Written, out: &mut Range) {
+fn write(
+    row: Write,
+    index: u64,
+    at_ms: u64,
+    batch: &Batch,
+    written: &mut Written,
+    out: &mut Range,
+) {
     if !is_kept(&row.table) {
         return;
     }

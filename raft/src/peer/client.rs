@@ -29,6 +29,7 @@ use tonic::{
 
 use super::{
     Answer, Answers, PeerApi, PeerError, Probe, Purpose, TlsState, Transport,
+    io::Whole,
     tls::server_name,
     wire::{self, peer_client::PeerClient, store_client::StoreClient},
 };
@@ -245,7 +246,7 @@ pub(super) async fn connect(
             tcp.set_nodelay(true)?;
             let name = ServerName::try_from(name).map_err(std::io::Error::other)?;
             let stream = TlsConnector::from(tls()).connect(name, tcp).await?;
-            Ok::<_, std::io::Error>(TokioIo::new(stream))
+            Ok::<_, std::io::Error>(TokioIo::new(Whole::new(stream, ())))
         }
     });
     endpoint.connect_with_connector(connector).await.map_err(|error| unreachable(&error))

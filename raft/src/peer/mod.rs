@@ -5,9 +5,11 @@
 
 mod caller;
 mod client;
+mod codec;
 pub(crate) mod convert;
 mod gate;
 mod gateway;
+mod io;
 pub(crate) mod local;
 mod server;
 mod store_server;

@@ -4,18 +4,11 @@
     reason = "the real network is on this side of the Transport port"
 )]
 
-use std::{
-    io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{io, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt, future::BoxFuture, stream::BoxStream};
 use palisade_state::{Rt, port::timeout};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{mpsc, oneshot},
 };
@@ -30,6 +23,7 @@ use super::{
     caller::Caller,
     client::MESSAGE_BYTES_MAX,
     gate::Gate,
+    io::Whole,
     store_server::StoreService,
     wire::{
         self,
@@ -44,59 +38,16 @@ use crate::{
 
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
-/// A connection whose certificate was checked.
-struct PeerIo {
-    stream: TlsStream<TcpStream>,
-    caller: Caller,
-}
-
-impl Connected for PeerIo {
+impl Connected for Whole<TlsStream<TcpStream>, Caller> {
     type ConnectInfo = Caller;
 
     fn connect_info(&self) -> Caller {
-        self.caller.clone()
+        self.tag.clone()
     }
 }
 
-impl AsyncRead for PeerIo {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for PeerIo {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
+/// A connection whose certificate was checked.
+type PeerIo = Whole<TlsStream<TcpStream>, Caller>;
 
 /// What serving needs.
 pub(crate) struct ServeOptions {
@@ -199,7 +150,7 @@ async fn handshake(tcp: TcpStream, tls: &TlsState) -> Result<PeerIo, String> {
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let leaf = certificates.first().ok_or("it has no certificate")?;
     let caller = tls.caller_of(leaf)?;
-    Ok(PeerIo { stream, caller })
+    Ok(Whole::new(stream, caller))
 }
 
 /// Hands calls to the local replica.

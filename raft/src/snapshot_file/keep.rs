@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
+
 use super::{SnapshotError, SnapshotReader, position_of};
 use crate::disk::Files;
 use crate::wal::Position;
@@ -40,19 +42,31 @@ pub fn newest_good(
     dir: &Path,
     cluster: [u8; 16],
 ) -> Result<Newest, SnapshotError> {
+    let (newest, ()) = newest_good_with(files, dir, cluster, &mut |_: &mut (), _| {})?;
+    Ok(newest)
+}
+
+/// As [`newest_good`]; makes something of the chunks on the way, anew for each file, so that the good one is read once.
+pub fn newest_good_with<T: Default>(
+    files: &dyn Files,
+    dir: &Path,
+    cluster: [u8; 16],
+    take: &mut dyn FnMut(&mut T, Bytes),
+) -> Result<(Newest, T), SnapshotError> {
     let mut bad = Vec::new();
     for (_, name) in names(files, dir)? {
         let path = dir.join(name);
-        match SnapshotReader::open(files, &path) {
+        let mut made = T::default();
+        match SnapshotReader::open_with(files, &path, &mut |chunk| take(&mut made, chunk)) {
             Ok(reader) if reader.info().head.cluster == cluster => {
-                return Ok(Newest { good: Some(reader), bad });
+                return Ok((Newest { good: Some(reader), bad }, made));
             }
             Ok(_) => bad.push(SnapshotError::Foreign { file: path }),
             Err(error @ SnapshotError::NewerFormat { .. }) => return Err(error),
             Err(error) => bad.push(error),
         }
     }
-    Ok(Newest { good: None, bad })
+    Ok((Newest { good: None, bad }, T::default()))
 }
 
 /// Removes all but the newest `keep` snapshots.

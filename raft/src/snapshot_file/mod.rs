@@ -10,7 +10,8 @@
 //! peer, so one parser checks both.
 //!
 //! * S1 A file has a name `<index>-<term>.snap` only when it is whole and durable.
-//! * S2 Nothing of a snapshot is used before all of it was checked ([`SnapshotReader::open`] checks it).
+//! * S2 Nothing of a snapshot is used before all of it was checked ([`SnapshotReader::open`] checks it). What is made of
+//!   it while it is checked counts only if it is sound.
 
 mod format;
 mod keep;
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use self::format::{Head, MAX_CHUNK, Totals};
-pub use self::keep::{Newest, clean, keep_newest, newest_good, set_aside};
+pub use self::keep::{Newest, clean, keep_newest, newest_good, newest_good_with, set_aside};
 pub use self::reader::{Chunks, SnapshotReader};
 pub use self::receiver::SnapshotReceiver;
 pub use self::writer::SnapshotWriter;

@@ -19,8 +19,18 @@ pub struct SnapshotReader {
 impl SnapshotReader {
     /// Opens a file and checks all of it, before anything of it is used.
     pub fn open(files: &dyn Files, path: &Path) -> Result<Self, SnapshotError> {
+        Self::open_with(files, path, &mut |_| {})
+    }
+
+    /// Opens a file and checks all of it, and shows each chunk on the way. What is made of them must be thrown away
+    /// when the file is not sound.
+    pub fn open_with(
+        files: &dyn Files,
+        path: &Path,
+        seen: &mut dyn FnMut(Bytes),
+    ) -> Result<Self, SnapshotError> {
         let file = files.open(path).map_err(SnapshotError::io("open", path))?;
-        let info = verify(file.as_ref(), path)?;
+        let info = verify(file.as_ref(), path, seen)?;
         Ok(Self { file, info })
     }
 
@@ -55,13 +65,17 @@ impl SnapshotReader {
     }
 }
 
-fn verify(file: &dyn File, path: &Path) -> Result<SnapshotInfo, SnapshotError> {
+fn verify(
+    file: &dyn File,
+    path: &Path,
+    seen: &mut dyn FnMut(Bytes),
+) -> Result<SnapshotInfo, SnapshotError> {
     let mut pieces = Pieces::new(file, path);
     let mut head = None;
     let totals = loop {
         match pieces.next()? {
             Piece::Head(found) => head = Some(found),
-            Piece::Chunk(_) => {}
+            Piece::Chunk(chunk) => seen(chunk),
             Piece::End(totals) => break totals,
         }
     };

@@ -9,8 +9,9 @@ use crate::disk::{File, Files};
 
 const BUFFER: usize = 1 << 20;
 
-/// How much is written between two syncs: one sync of a whole snapshot would stall the log's own.
-const SYNC_EVERY: u64 = 16 << 20;
+/// How much is written between two syncs, and then others may have the disk: one sync of a whole snapshot would stall
+/// the log's own.
+const SYNC_EVERY: u64 = 1 << 20;
 
 /// A file that gets its name when it is whole and durable; until then it is removed when dropped.
 pub(super) struct Draft {
@@ -50,7 +51,11 @@ impl Draft {
             .map_err(SnapshotError::io("write", &self.path))?;
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
-        if self.written - self.synced >= SYNC_EVERY { self.sync() } else { Ok(()) }
+        if self.written - self.synced >= SYNC_EVERY {
+            self.sync()?;
+            self.file.breathe();
+        }
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<(), SnapshotError> {

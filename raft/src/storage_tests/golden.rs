@@ -70,7 +70,7 @@ fn payloads() -> [EntryPayload; 3] {
     [
         EntryPayload::Membership(Membership::new(vec![[1, 2].into()], nodes).unwrap()),
         EntryPayload::Blank,
-        EntryPayload::Normal(Payload::new(&entry)),
+        EntryPayload::Normal(Payload::new(entry)),
     ]
 }
 

@@ -2,6 +2,8 @@
 //!
 //! * W7 A callback that reports success comes only after the sync that covers its records, and after the
 //!   callbacks of everything queued before it.
+//!
+//! What needs no sync does not wake the writer's thread: it goes with the next thing that does, or after a short while.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -34,12 +36,16 @@ struct Item {
 #[derive(Default)]
 struct Queue {
     items: VecDeque<Item>,
+    /// How many of them are to be synced.
+    urgent: usize,
     bytes: usize,
     closed: bool,
     ended: bool,
     failure: Option<WalError>,
     waiting: Vec<Waker>,
     driver: Option<Waker>,
+    /// The driver's thread looks by itself after a while.
+    timed: bool,
 }
 
 struct Shared {
@@ -113,11 +119,17 @@ impl Handle {
             done(Err(error));
             return;
         }
+        // The first that waits arms the timer, and the first that cannot wait ends it.
+        let wakes = if needs_sync { queue.urgent == 0 } else { queue.items.is_empty() };
         queue.items.push_back(Item { records, bytes, sync: needs_sync, done });
+        queue.urgent += usize::from(needs_sync);
         queue.bytes += bytes;
+        let wakes = wakes && (needs_sync || !queue.timed);
         let driver = queue.driver.take();
         drop(queue);
-        self.shared.ready.notify_one();
+        if wakes {
+            self.shared.ready.notify_one();
+        }
         if let Some(driver) = driver {
             driver.wake();
         }
@@ -255,6 +267,7 @@ impl Driver {
         while batch.len() < options.batch_items && (bytes == 0 || bytes < options.batch_bytes) {
             let Some(item) = queue.items.pop_front() else { break };
             bytes += item.bytes;
+            queue.urgent -= usize::from(item.sync);
             batch.push(item);
         }
         queue.bytes -= bytes;
@@ -313,21 +326,23 @@ impl Driver {
         let mut queue = self.shared.queue();
         let settled = self.wal.is_settled() || self.wal.is_failed();
         loop {
-            if !queue.items.is_empty() {
+            if queue.urgent > 0 {
                 return Wake::Work;
             }
             if queue.closed {
-                return Wake::Closed;
+                return if queue.items.is_empty() { Wake::Closed } else { Wake::Work };
             }
-            if settled {
+            if settled && queue.items.is_empty() {
                 queue = self.shared.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
+            queue.timed = true;
             let (guard, timeout) =
                 self.shared.ready.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
             queue = guard;
-            if timeout.timed_out() && queue.items.is_empty() && !queue.closed {
-                return Wake::Idle;
+            queue.timed = false;
+            if timeout.timed_out() && queue.urgent == 0 && !queue.closed {
+                return if queue.items.is_empty() { Wake::Idle } else { Wake::Work };
             }
         }
     }
@@ -339,7 +354,9 @@ impl Driver {
         let thread = thread::Builder::new().name("wal".to_owned()).spawn(move || {
             loop {
                 match self.wait() {
-                    Wake::Work => while self.step() {},
+                    Wake::Work => {
+                        self.step();
+                    }
                     Wake::Idle => self.settle(),
                     Wake::Closed => break,
                 }
@@ -355,7 +372,7 @@ impl Drop for Driver {
         let mut queue = self.shared.queue();
         queue.ended = true;
         let left = std::mem::take(&mut queue.items);
-        queue.bytes = 0;
+        (queue.bytes, queue.urgent) = (0, 0);
         let wakers: Vec<_> = queue.waiting.drain(..).collect();
         drop(queue);
         // Dropped unanswered: their outcome is unknown, as after a crash.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
@@ -93,7 +94,12 @@ fn planned(options: &Options, number: u64) -> u64 {
 }
 
 /// Makes a segment's file of the planned size, or smaller when the disk is short.
-fn prepare(space: &Space, options: &Options, order: Order) -> Result<Prepared, WalError> {
+fn prepare(
+    space: &Space,
+    options: &Options,
+    order: Order,
+    is_patient: &dyn Fn() -> bool,
+) -> Result<Prepared, WalError> {
     let path = space.dir.join(format!("next-{:08}.tmp", order.number));
     match space.files.remove(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -107,7 +113,7 @@ fn prepare(space: &Space, options: &Options, order: Order) -> Result<Prepared, W
         if size < order.at_least || space.free() < size.saturating_add(order.keep_free) {
             continue;
         }
-        match disk::create_zeroed(space.files.as_ref(), &path, size) {
+        match disk::create_zeroed(space.files.as_ref(), &path, size, is_patient) {
             Ok(file) => {
                 options.hooks.on_point("wal.prepare.zeroed");
                 return Ok(Prepared { file, path, size });
@@ -129,6 +135,8 @@ struct Helper {
     jobs: mpsc::Sender<Job>,
     done: mpsc::Receiver<Result<Prepared, WalError>>,
     pending: bool,
+    /// Somebody waits for what is being made.
+    hurry: Arc<AtomicBool>,
 }
 
 /// Where the next segment comes from: made in place, or by the helper thread.
@@ -149,12 +157,15 @@ impl Ahead {
         let (jobs, inbox) = mpsc::channel();
         let (outbox, done) = mpsc::channel();
         let (space, options) = (self.space.clone(), self.options.clone());
+        let hurry = Arc::new(AtomicBool::new(false));
+        let hurried = hurry.clone();
         thread::Builder::new().name("wal-ahead".to_owned()).spawn(move || {
+            let is_patient = || !hurried.load(Ordering::Relaxed);
             let mut doomed = VecDeque::new();
             for job in inbox {
                 match job {
                     Job::Prepare(order) => {
-                        if outbox.send(prepare(&space, &options, order)).is_err() {
+                        if outbox.send(prepare(&space, &options, order, &is_patient)).is_err() {
                             break;
                         }
                     }
@@ -165,7 +176,7 @@ impl Ahead {
                 }
             }
         })?;
-        self.helper = Some(Helper { jobs, done, pending: false });
+        self.helper = Some(Helper { jobs, done, pending: false, hurry });
         Ok(())
     }
 
@@ -184,7 +195,10 @@ impl Ahead {
     pub fn obtain(&mut self, order: Order) -> Result<(), WalError> {
         if let Some(helper) = self.helper.as_mut().filter(|helper| helper.pending) {
             helper.pending = false;
-            match helper.done.recv() {
+            helper.hurry.store(true, Ordering::Relaxed);
+            let made = helper.done.recv();
+            helper.hurry.store(false, Ordering::Relaxed);
+            match made {
                 Ok(Ok(prepared)) => self.ready = Some(prepared),
                 Ok(Err(error)) if !error.is_refusal() => return Err(error),
                 // Out of room then; perhaps no longer. Or the helper is gone: make it here.
@@ -195,7 +209,7 @@ impl Ahead {
             self.ready = None;
         }
         if self.ready.is_none() {
-            self.ready = Some(prepare(&self.space, &self.options, order)?);
+            self.ready = Some(prepare(&self.space, &self.options, order, &|| false)?);
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ impl Witness {
         let path = path(dir);
         let tmp = dir.join("tail.tmp");
         let make = || {
-            let file = disk::create_zeroed(files, &tmp, 2 * PAGE)?;
+            let file = disk::create_zeroed(files, &tmp, 2 * PAGE, &|| false)?;
             file.write_all_at(0, &encode(0, Mark::default()))?;
             file.write_all_at(PAGE, &encode(1, Mark::default()))?;
             file.sync_data()?;

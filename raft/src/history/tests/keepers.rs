@@ -18,12 +18,7 @@ use crate::{
 };
 
 fn identity() -> Identity {
-    Identity {
-        cluster: "c1".into(),
-        lineage: "l1".into(),
-        epoch: 0,
-        replica: ReplicaId(1),
-    }
+    Identity { cluster: "c1".into(), lineage: "l1".into(), epoch: 0, replica: ReplicaId(1) }
 }
 
 fn begin(data: &Path, world: &World, identity: Identity) -> (History, Option<Running>) {
@@ -219,7 +214,10 @@ async fn a_history_of_another_lineage_or_another_past_is_set_aside() {
     past.tell(301);
     eventually("it is set aside", || aside(dir.path()) == 2).await;
     durable(&history, 301).await;
-    assert_eq!(history.audit(0, 1000).await.unwrap().items[0], *past.view().audit(0).next().unwrap());
+    assert_eq!(
+        history.audit(0, 1000).await.unwrap().items[0],
+        *past.view().audit(0).next().unwrap()
+    );
     end(&history, running).await;
 }
 

@@ -73,7 +73,7 @@ impl World {
                 wall_ms: self.wall_ms,
                 commands,
             };
-            let payload = Payload::new(&entry);
+            let payload = Payload::new(entry.clone());
             let at = Position { term: 1, index: self.index };
             let outcomes = self.machine.apply(at, entry).unwrap();
             let was = |outcome: &Outcome| matches!(outcome.verdict, Some(Verdict::Applied(_)));

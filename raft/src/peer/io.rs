@@ -1,0 +1,56 @@
+//! A connection that is written in whole buffers.
+//!
+//! h2 hands a frame over by itself when a connection takes several buffers at once, and TLS then makes a record and a
+//! system call of each. Of a connection that takes one buffer at a time it gathers all small frames first.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A connection with something to know of it.
+pub(super) struct Whole<S, T = ()> {
+    stream: S,
+    pub(super) tag: T,
+}
+
+impl<S, T> Whole<S, T> {
+    pub(super) fn new(stream: S, tag: T) -> Self {
+        Self { stream, tag }
+    }
+}
+
+impl<S: AsyncRead + Unpin, T: Unpin> AsyncRead for Whole<S, T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin, T: Unpin> AsyncWrite for Whole<S, T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        false
+    }
+}
