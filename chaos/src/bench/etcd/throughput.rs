@@ -12,7 +12,8 @@ use super::{
     load::{self, Gets, Keys, Loaded, Plan, Puts, PutsTogether, VALUE_BYTES},
     report::{Goal, Line},
     rounds::{self, Point},
-    watch, work,
+    watch,
+    work::{self, Way},
 };
 use crate::bench::Better;
 
@@ -22,7 +23,7 @@ const TOGETHER: usize = 64;
 /// Rows that are read.
 const READ_ROWS: u64 = 10_000;
 
-const MEASURES: [Measure; 6] =
+const MEASURES: [Measure; 7] =
     [Measure::Unary, Measure::Stream, Measure::Txn, Measure::Reads, Measure::Work, Measure::Watch];
 
 type Points = BTreeMap<(Measure, usize), Vec<Point>>;
@@ -87,7 +88,8 @@ async fn load_of(measure: Measure, cluster: &Cluster, leader: usize, plan: Plan)
     let prefix = format!("{}/{}/{}", measure.name(), plan.clients, crate::clock::unix_micros());
     match (measure, cluster.side) {
         (Measure::Stream, Side::Ours) => load::pipelined(cluster, leader, plan, &prefix).await,
-        (Measure::Work, _) => work::run(cluster, leader, plan, &prefix).await,
+        (Measure::Work, _) => work::run(cluster, leader, plan, &prefix, Way::Unary).await,
+        (Measure::WorkStream, _) => work::run(cluster, leader, plan, &prefix, Way::Stream).await,
         (Measure::Watch, _) => watch::run(cluster, leader, plan).await,
         (Measure::Txn, _) => {
             let make = |number| PutsTogether(Keys::new(&prefix, number), TOGETHER);
@@ -128,7 +130,7 @@ fn goal(measure: Measure, clients: usize) -> Goal {
         (Measure::Unary, 16) | (Measure::Reads, 64) => Goal::RatioAtLeast(2.0),
         (Measure::Unary | Measure::Txn, 64) => Goal::RatioAtLeast(2.5),
         (Measure::Unary, 256) | (Measure::Stream, 16) => Goal::RatioAtLeast(3.0),
-        (Measure::Stream | Measure::Work, 64) => Goal::RatioAtLeast(5.0),
+        (Measure::Stream | Measure::Work | Measure::WorkStream, 64) => Goal::RatioAtLeast(5.0),
         (Measure::Watch, 1000) => Goal::RatioAtLeast(1.5),
         (Measure::Stream, 256) => Goal::RatioAtLeast(8.0),
         _ => Goal::None,
