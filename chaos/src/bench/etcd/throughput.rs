@@ -23,8 +23,15 @@ const TOGETHER: usize = 64;
 /// Rows that are read.
 const READ_ROWS: u64 = 10_000;
 
-const MEASURES: [Measure; 7] =
-    [Measure::Unary, Measure::Stream, Measure::Txn, Measure::Reads, Measure::Work, Measure::Watch];
+const MEASURES: [Measure; 7] = [
+    Measure::Unary,
+    Measure::Stream,
+    Measure::Txn,
+    Measure::Reads,
+    Measure::Work,
+    Measure::WorkStream,
+    Measure::Watch,
+];
 
 type Points = BTreeMap<(Measure, usize), Vec<Point>>;
 
@@ -32,11 +39,11 @@ type Points = BTreeMap<(Measure, usize), Vec<Point>>;
 pub(super) async fn measure(bench: &mut Bench) {
     let wanted: Vec<Measure> =
         MEASURES.into_iter().filter(|measure| bench.wants(*measure)).collect();
-    let mut points = Points::new();
+    let (mut points, mut after) = (Points::new(), vec![]);
     for round in 0..bench.options.rounds {
         for measure in &wanted {
             eprintln!("round {} of {}: {}", round + 1, bench.options.rounds, measure.name());
-            let measured = one(bench, *measure, round, &mut points).await;
+            let measured = one(bench, *measure, round, &mut points, &mut after).await;
             if let Err(error) = measured {
                 bench.took(measure.name(), Err(error));
             }
@@ -45,9 +52,16 @@ pub(super) async fn measure(bench: &mut Bench) {
     for ((measure, clients), points) in &points {
         bench.lines.extend(lines(*measure, *clients, points));
     }
+    bench.lines.extend(after);
 }
 
-async fn one(bench: &mut Bench, measure: Measure, round: usize, points: &mut Points) -> Result<()> {
+async fn one(
+    bench: &mut Bench,
+    measure: Measure,
+    round: usize,
+    points: &mut Points,
+    after: &mut Vec<Line>,
+) -> Result<()> {
     let pair = bench.pair().await?;
     if measure == Measure::Reads {
         for side in [Side::Ours, Side::Etcd] {
@@ -68,8 +82,10 @@ async fn one(bench: &mut Bench, measure: Measure, round: usize, points: &mut Poi
         points.entry((measure, clients)).or_default().push(point);
     }
     if measure == Measure::Unary && round + 1 == bench.options.rounds {
-        let measured = durability::measure(&pair).await;
-        bench.took("durability", measured);
+        match durability::measure(&pair).await {
+            Ok(lines) => after.extend(lines),
+            Err(error) => bench.took("durability", Err(error)),
+        }
     }
     Ok(())
 }
