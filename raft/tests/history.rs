@@ -7,8 +7,8 @@ use palisade_raft::{
     history::{HistoryError, HistorySizes, Part, RangeOf},
 };
 use palisade_state::{
-    Outcome, Store, Txn, Verdict,
-    command::{AuditDraft, EventDraft, Write},
+    Store, Txn,
+    command::{AuditDraft, EventDraft, Idempotency, Write},
 };
 
 use crate::support::{Cluster, eventually, files, tuning};
@@ -23,10 +23,21 @@ pub async fn tell(store: &dyn Store, key: &str, value: &str) -> u64 {
     let write = Write { table: "t".into(), key: key.into(), value: Some(value.into()) };
     let event = EventDraft { kind: "test.happened".into(), ..EventDraft::default() };
     let audit = AuditDraft { method: "test.tell".into(), ..AuditDraft::default() };
-    let txn =
-        Txn { writes: vec![write], events: vec![event], audit: Some(audit), ..Txn::default() };
+    // With a key, so that it is made again when an election comes between.
+    let idempotency = Idempotency {
+        scope: "test".into(),
+        key: format!("{key}={value}"),
+        request_hash: vec![1; 32],
+    };
+    let txn = Txn {
+        idempotency: Some(idempotency),
+        writes: vec![write],
+        events: vec![event],
+        audit: Some(audit),
+        ..Txn::default()
+    };
     let outcome = store.propose(txn.into()).await.unwrap();
-    assert!(matches!(outcome, Outcome { verdict: Some(Verdict::Applied(_)), .. }));
+    assert!(outcome.is_applied());
     outcome.revision
 }
 

@@ -113,7 +113,9 @@ pub trait Files: Send + Sync {
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// How much is zero-filled between two syncs: a burst of dirty pages would stall the log's own sync.
-const ZERO_SYNC_EVERY: u64 = 1024 * 1024;
+const ZERO_SYNC_EVERY: u64 = 2 * 1024 * 1024;
+/// The same while somebody waits for the file: on a busy disk each sync costs tens of milliseconds.
+const ZERO_SYNC_EVERY_IN_HASTE: u64 = 16 * 1024 * 1024;
 
 /// The offset behind the last byte that is not zero. It compares pages: log files are mostly zeros.
 pub(crate) fn data_end(bytes: &[u8]) -> usize {
@@ -153,7 +155,8 @@ pub fn create_zeroed(
         file.allocate(size)?;
         let mut at = 0;
         while at < size {
-            let to = size.min(at + ZERO_SYNC_EVERY);
+            let piece = if is_patient() { ZERO_SYNC_EVERY } else { ZERO_SYNC_EVERY_IN_HASTE };
+            let to = size.min(at + piece);
             write_zeros(file.as_ref(), at, to)?;
             file.sync_data()?;
             at = to;

@@ -196,7 +196,13 @@ impl Ahead {
         if let Some(helper) = self.helper.as_mut().filter(|helper| helper.pending) {
             helper.pending = false;
             helper.hurry.store(true, Ordering::Relaxed);
-            let made = helper.done.recv();
+            let made = match helper.done.try_recv() {
+                Err(mpsc::TryRecvError::Empty) => {
+                    tracing::warn!(segment = order.number, "the log waits for its next segment");
+                    helper.done.recv()
+                }
+                made => made.map_err(|_| mpsc::RecvError),
+            };
             helper.hurry.store(false, Ordering::Relaxed);
             match made {
                 Ok(Ok(prepared)) => self.ready = Some(prepared),

@@ -13,10 +13,14 @@ pub(crate) enum Measure {
     Reads,
     /// A unit of work: enqueued, delivered, finished.
     Work,
+    /// The same with producers that share one stream a connection.
+    WorkStream,
     /// Deliveries to watchers.
     Watch,
     /// SIGKILL of the leader.
     Failover,
+    /// SIGKILL of the leader while clients write as fast as they can.
+    FailoverLoaded,
     /// SIGSTOP of the leader.
     Freeze,
     /// Elections that nobody asked for, with slow flushes and saturated.
@@ -31,14 +35,16 @@ pub(crate) enum Measure {
 
 impl Measure {
     /// All, in the order in which they are measured.
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::Unary,
         Self::Stream,
         Self::Txn,
         Self::Reads,
         Self::Work,
+        Self::WorkStream,
         Self::Watch,
         Self::Failover,
+        Self::FailoverLoaded,
         Self::Freeze,
         Self::Elections,
         Self::SnapshotStall,
@@ -54,8 +60,10 @@ impl Measure {
             Self::Txn => "txn",
             Self::Reads => "reads",
             Self::Work => "work",
+            Self::WorkStream => "work-stream",
             Self::Watch => "watch",
             Self::Failover => "failover",
+            Self::FailoverLoaded => "failover-loaded",
             Self::Freeze => "freeze",
             Self::Elections => "elections",
             Self::SnapshotStall => "snapshot-stall",

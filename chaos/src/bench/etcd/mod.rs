@@ -187,7 +187,7 @@ async fn blows(bench: &mut Bench) {
     let freezes = trials.div_ceil(2);
     for (measure, blow, trials) in [
         (Measure::Failover, Blow::Kill, trials),
-        (Measure::Failover, Blow::KillSaturated, trials),
+        (Measure::FailoverLoaded, Blow::KillSaturated, trials),
         (Measure::Freeze, Blow::Freeze, freezes),
     ] {
         if bench.wants(measure) {

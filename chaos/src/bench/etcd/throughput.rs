@@ -12,7 +12,8 @@ use super::{
     load::{self, Gets, Keys, Loaded, Plan, Puts, PutsTogether, VALUE_BYTES},
     report::{Goal, Line},
     rounds::{self, Point},
-    watch, work,
+    watch,
+    work::{self, Way},
 };
 use crate::bench::Better;
 
@@ -22,8 +23,15 @@ const TOGETHER: usize = 64;
 /// Rows that are read.
 const READ_ROWS: u64 = 10_000;
 
-const MEASURES: [Measure; 6] =
-    [Measure::Unary, Measure::Stream, Measure::Txn, Measure::Reads, Measure::Work, Measure::Watch];
+const MEASURES: [Measure; 7] = [
+    Measure::Unary,
+    Measure::Stream,
+    Measure::Txn,
+    Measure::Reads,
+    Measure::Work,
+    Measure::WorkStream,
+    Measure::Watch,
+];
 
 type Points = BTreeMap<(Measure, usize), Vec<Point>>;
 
@@ -31,11 +39,11 @@ type Points = BTreeMap<(Measure, usize), Vec<Point>>;
 pub(super) async fn measure(bench: &mut Bench) {
     let wanted: Vec<Measure> =
         MEASURES.into_iter().filter(|measure| bench.wants(*measure)).collect();
-    let mut points = Points::new();
+    let (mut points, mut after) = (Points::new(), vec![]);
     for round in 0..bench.options.rounds {
         for measure in &wanted {
             eprintln!("round {} of {}: {}", round + 1, bench.options.rounds, measure.name());
-            let measured = one(bench, *measure, round, &mut points).await;
+            let measured = one(bench, *measure, round, &mut points, &mut after).await;
             if let Err(error) = measured {
                 bench.took(measure.name(), Err(error));
             }
@@ -44,9 +52,16 @@ pub(super) async fn measure(bench: &mut Bench) {
     for ((measure, clients), points) in &points {
         bench.lines.extend(lines(*measure, *clients, points));
     }
+    bench.lines.extend(after);
 }
 
-async fn one(bench: &mut Bench, measure: Measure, round: usize, points: &mut Points) -> Result<()> {
+async fn one(
+    bench: &mut Bench,
+    measure: Measure,
+    round: usize,
+    points: &mut Points,
+    after: &mut Vec<Line>,
+) -> Result<()> {
     let pair = bench.pair().await?;
     if measure == Measure::Reads {
         for side in [Side::Ours, Side::Etcd] {
@@ -67,8 +82,10 @@ async fn one(bench: &mut Bench, measure: Measure, round: usize, points: &mut Poi
         points.entry((measure, clients)).or_default().push(point);
     }
     if measure == Measure::Unary && round + 1 == bench.options.rounds {
-        let measured = durability::measure(&pair).await;
-        bench.took("durability", measured);
+        match durability::measure(&pair).await {
+            Ok(lines) => after.extend(lines),
+            Err(error) => bench.took("durability", Err(error)),
+        }
     }
     Ok(())
 }
@@ -87,7 +104,8 @@ async fn load_of(measure: Measure, cluster: &Cluster, leader: usize, plan: Plan)
     let prefix = format!("{}/{}/{}", measure.name(), plan.clients, crate::clock::unix_micros());
     match (measure, cluster.side) {
         (Measure::Stream, Side::Ours) => load::pipelined(cluster, leader, plan, &prefix).await,
-        (Measure::Work, _) => work::run(cluster, leader, plan, &prefix).await,
+        (Measure::Work, _) => work::run(cluster, leader, plan, &prefix, Way::Unary).await,
+        (Measure::WorkStream, _) => work::run(cluster, leader, plan, &prefix, Way::Stream).await,
         (Measure::Watch, _) => watch::run(cluster, leader, plan).await,
         (Measure::Txn, _) => {
             let make = |number| PutsTogether(Keys::new(&prefix, number), TOGETHER);
@@ -128,7 +146,7 @@ fn goal(measure: Measure, clients: usize) -> Goal {
         (Measure::Unary, 16) | (Measure::Reads, 64) => Goal::RatioAtLeast(2.0),
         (Measure::Unary | Measure::Txn, 64) => Goal::RatioAtLeast(2.5),
         (Measure::Unary, 256) | (Measure::Stream, 16) => Goal::RatioAtLeast(3.0),
-        (Measure::Stream | Measure::Work, 64) => Goal::RatioAtLeast(5.0),
+        (Measure::Stream | Measure::Work | Measure::WorkStream, 64) => Goal::RatioAtLeast(5.0),
         (Measure::Watch, 1000) => Goal::RatioAtLeast(1.5),
         (Measure::Stream, 256) => Goal::RatioAtLeast(8.0),
         _ => Goal::None,

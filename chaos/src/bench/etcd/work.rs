@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use super::{
     client::{Client, Failure, OurStore, applied, op, propose, request, writes},
     cluster::{Cluster, Side},
-    load::{self, Keys, Loaded, Plan, Steps, value},
+    load::{self, Keys, Loaded, Plan, Steps, Window, value},
     wire::{
         etcd::{
             Compare, DeleteRangeRequest, PutRequest, TxnRequest, compare::CompareTarget,
@@ -42,12 +42,22 @@ const BEAT: Duration = Duration::from_secs(3);
 const OPEN: usize = 1024;
 const UNIT_LIMIT: Duration = Duration::from_secs(10);
 
+/// How producers reach the leader of Palisade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A call for each unit.
+    Unary,
+    /// A stream for each connection, as followers and gateways forward.
+    Stream,
+}
+
 /// Lets producers work, each with one unit after the other.
 pub(super) async fn run(
     cluster: &Cluster,
     leader: usize,
     plan: Plan,
     prefix: &str,
+    way: Way,
 ) -> Result<Loaded> {
     if cluster.side == Side::Etcd {
         let make = |number| ThreeCommits(Keys::new(prefix, number));
@@ -55,13 +65,86 @@ pub(super) async fn run(
     }
     let open = Arc::new(Open::default());
     let worker = Worker::start(cluster, leader, open.clone()).await?;
-    let make = |number| Enqueued { keys: Keys::new(prefix, number), open: open.clone() };
-    let producers = load::closed_loop(cluster, leader, plan, make);
+    let producers = async {
+        match way {
+            Way::Unary => {
+                let make =
+                    |number| Enqueued { keys: Keys::new(prefix, number), open: open.clone() };
+                Ok(load::closed_loop(cluster, leader, plan, make).await?.0)
+            }
+            Way::Stream => over_streams(cluster, leader, plan, prefix, &open).await,
+        }
+    };
     match futures::future::select(Box::pin(producers), Box::pin(worker)).await {
-        Either::Left((done, _)) => Ok(done?.0),
+        Either::Left((done, _)) => done,
         Either::Right((Ok(()), _)) => bail!("the worker ended early"),
         Either::Right((Err(error), _)) => Err(error.context("the worker")),
     }
+}
+
+/// Producers share one stream for each connection.
+async fn over_streams(
+    cluster: &Cluster,
+    leader: usize,
+    plan: Plan,
+    prefix: &str,
+    open: &Arc<Open>,
+) -> Result<Loaded> {
+    let connections = load::connect(cluster, leader, plan.connections()).await?;
+    let window = Window::start(&plan);
+    let mut tasks = vec![];
+    for (place, client) in connections.into_iter().enumerate() {
+        let Client::Ours(mut store) = client else { bail!("the queue is Palisade's") };
+        let (requests, receiver) = mpsc::channel(0);
+        tasks.push(clock::spawn(async move {
+            let answer = store.propose_stream(receiver).await.context("the stream was refused")?;
+            let mut replies = answer.into_inner();
+            while let Some(reply) = replies.message().await.context("the stream broke")? {
+                applied(reply).map_err(|failure| anyhow!("a unit was refused: {failure}"))?;
+            }
+            Ok(Loaded::default())
+        }));
+        for number in (place..plan.clients).step_by(plan.connections()) {
+            let producer = Producer { keys: Keys::new(prefix, number), open: open.clone() };
+            tasks.push(clock::spawn(producer.run(requests.clone(), window)));
+        }
+    }
+    let done = futures::future::try_join_all(tasks).await.context("a producer broke")?;
+    Ok(Loaded::sum(done.into_iter().collect::<Result<Vec<_>>>()?))
+}
+
+/// One producer on a shared stream. That its unit has ended says that it was enqueued.
+struct Producer {
+    keys: Keys,
+    open: Arc<Open>,
+}
+
+impl Producer {
+    async fn run(
+        mut self,
+        mut requests: mpsc::Sender<super::wire::store::ProposeRequest>,
+        window: Window,
+    ) -> Result<Loaded> {
+        let mut loaded = Loaded::default();
+        while !window.is_over() {
+            let (key, unit) = self.keys.row();
+            let ended = self.open.wait_for(String::from_utf8_lossy(&key).into_owned());
+            let began = Clock::start();
+            requests.send(request(0, &enqueue(key, unit))).await.context("the stream ended")?;
+            match clock::within(UNIT_LIMIT, ended).await {
+                Some(Ok(())) => window.note(&began, 1, &mut loaded),
+                _ => bail!("a unit was not finished in time"),
+            }
+        }
+        Ok(loaded)
+    }
+}
+
+/// Writes a unit and enqueues it.
+fn enqueue(key: Vec<u8>, unit: Vec<u8>) -> Command {
+    let name = String::from_utf8_lossy(&key).into_owned();
+    let enqueue = Enqueue { kind: KIND.to_owned(), key: name, delay_ms: 0 };
+    Txn { writes: writes(vec![(key, unit)]), enqueues: vec![enqueue], ..Txn::default() }.into()
 }
 
 /// etcd: three commits by the producer itself.
@@ -159,11 +242,8 @@ impl Steps for Enqueued {
         };
         let (key, unit) = self.keys.row();
         let name = String::from_utf8_lossy(&key).into_owned();
-        let ended = self.open.wait_for(name.clone());
-        let enqueue = Enqueue { kind: KIND.to_owned(), key: name, delay_ms: 0 };
-        let txn =
-            Txn { writes: writes(vec![(key, unit)]), enqueues: vec![enqueue], ..Txn::default() };
-        propose(store, txn.into()).await?;
+        let ended = self.open.wait_for(name);
+        propose(store, enqueue(key, unit)).await?;
         match clock::within(UNIT_LIMIT, ended).await {
             Some(Ok(())) => Ok(1),
             Some(Err(_)) => Err(Failure("the worker has gone".into())),
