@@ -246,7 +246,10 @@ impl<R: AsyncRuntime> Replica<R> {
             metrics: metrics.clone(),
         };
         let raft = Raft::<R>::new(me, config, factory, recovery.log.clone(), machine).await;
-        let raft = raft.map_err(|fatal| StartError::Consensus(fatal.to_string()))?;
+        let raft = raft.map_err(|fatal| {
+            // What was noted where it happened says more.
+            StartError::Consensus(shared.fault.reason().unwrap_or_else(|| fatal.to_string()))
+        })?;
         let (history, writing) = history::start(StartHistory {
             rt: rt.clone(),
             disk,

@@ -65,6 +65,11 @@ async fn time_passes_only_while_something_waits_for_it() {
     tuning.tick = std::time::Duration::from_millis(50);
     let cluster = Cluster::formed(tuning).await;
     let replica = cluster.replica(1);
+    crate::support::eventually("all have reported what they run", || {
+        let view = replica.view();
+        (1..=3).all(|id| view.replica(id).is_some()).then_some(())
+    })
+    .await;
     let idle = replica.linearizable().await.unwrap().applied().index;
     let begun = std::time::Instant::now();
     let limit = std::time::Duration::from_millis(400);

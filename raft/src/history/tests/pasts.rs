@@ -114,7 +114,7 @@ fn a_batch_of_many_entries_keeps_each_version_between() {
 #[test]
 fn index_rows_and_refused_transactions_leave_no_versions() {
     let mut world = World::new();
-    world.apply(vec![write(vec![put("t#name", "k", "1"), put("t", "k", "1")])], true);
+    world.apply(vec![write(vec![put("t#name", "k\0k", "1"), put("t", "k", "1")])], true);
     let mut refused = write(vec![put("t", "k", "2")]);
     if let Some(palisade_state::command::Kind::Txn(txn)) = &mut refused[0].kind {
         let (table, key) = ("t".into(), b"k".to_vec());
@@ -123,7 +123,7 @@ fn index_rows_and_refused_transactions_leave_no_versions() {
     }
     let range = world.apply(vec![refused], true).unwrap();
     assert!(range.versions.is_empty());
-    let both = write(vec![put("t#name", "k", "2"), put("t", "k", "3")]);
+    let both = write(vec![put("t#name", "k\0k", "2"), put("t", "k", "3")]);
     let range = world.apply(vec![both], true).unwrap();
     assert_eq!(range.versions.len(), 1);
 }
