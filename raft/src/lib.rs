@@ -14,6 +14,7 @@ pub mod wal;
 
 mod addresses;
 mod detector;
+mod disk_watch;
 mod exile;
 mod fault;
 mod formats;
@@ -47,6 +48,7 @@ mod stop;
 #[cfg(test)]
 mod storage_tests;
 mod store;
+mod sync_times;
 mod types;
 
 pub use addresses::Addresses;

@@ -1,8 +1,10 @@
 //! Counters of one replica, for Prometheus.
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue},
-    metrics::{counter::Counter, family::Family},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
@@ -29,6 +31,7 @@ pub(crate) enum Refused {
     Cluster,
     Epoch,
     Replica,
+    Copy,
     Service,
     Member,
 }
@@ -56,6 +59,8 @@ pub struct Metrics {
     pub(crate) snapshots_sent: Counter,
     pub(crate) append_streams: Counter,
     pub(crate) peers_lost: Counter,
+    pub(crate) disk_handovers: Counter,
+    pub(crate) wal_sync_p99: Gauge<f64, AtomicU64>,
     pub(crate) watches_reset: Counter,
     pub(crate) peers_refused: Family<RefusedLabel, Counter>,
 }
@@ -128,6 +133,16 @@ impl Metrics {
         add("append_streams", "Append streams begun or tried as leader", &self.append_streams);
         add("peers_lost", "Times that a peer could no longer be reached", &self.peers_lost);
         add("watches_reset", "Watches that were too slow and were reset", &self.watches_reset);
+        add(
+            "disk_handovers",
+            "Times that leadership was handed over because the disk was slow",
+            &self.disk_handovers,
+        );
+        registry.register(
+            "wal_sync_p99_seconds",
+            "What one in a hundred syncs of the log takes",
+            self.wal_sync_p99.clone(),
+        );
         registry.register(
             "elections",
             "Elections started by a failure detector, by cause",

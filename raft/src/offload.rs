@@ -24,6 +24,12 @@ impl Disk {
         Self { files: Arc::new(StdFiles), real: true }
     }
 
+    /// Another way to the machine's disk, on which threads may block; the directory is locked on the machine's.
+    #[must_use]
+    pub fn over(files: Arc<dyn Files>) -> Self {
+        Self { files, real: true }
+    }
+
     /// A simulated file system; nothing blocks, so everything runs in place.
     #[must_use]
     pub fn simulated(files: Arc<dyn Files>) -> Self {

@@ -46,6 +46,9 @@ pub struct Tuning {
     pub report: Duration,
     /// The release that runs; another one than this build only to rehearse an upgrade.
     pub build: Build,
+    /// How long a process waits at its peers while an earlier one under its id has connections, before it is told that
+    /// it is a copy. A dead one is noticed sooner.
+    pub copy_hold: Duration,
 }
 
 /// Sizes of the log's files.
@@ -87,6 +90,7 @@ impl Default for Tuning {
             membership: MembershipTuning::default(),
             report: Duration::from_secs(10),
             build: Build::default(),
+            copy_hold: Duration::from_secs(15),
         }
     }
 }

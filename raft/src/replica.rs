@@ -1,7 +1,6 @@
 //! One replica: its parts put together, and the `Store` that it is to the rest of Palisade.
 
 use std::{
-    collections::BTreeMap,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -21,7 +20,7 @@ use palisade_state::{
 use tokio::sync::oneshot;
 
 use crate::{
-    Identity,
+    Identity, disk_watch,
     fault::Fault,
     forward::Forwarder,
     history::{self, History},
@@ -36,6 +35,7 @@ use crate::{
     reads::Reads,
     refusal::Refusal,
     stop::Stop,
+    sync_times::SyncTimes,
     types::{Raft, TokioExecutor},
     wal::{Handle, Running},
 };
@@ -66,6 +66,7 @@ pub struct Replica<R: AsyncRuntime = TokioExecutor> {
     pub(crate) listening: Option<SocketAddr>,
     pub(crate) end: Arc<Mutex<End>>,
     pub(crate) history: History,
+    pub(crate) times: Arc<SyncTimes>,
 }
 
 /// What is taken away when the replica ends.
@@ -170,6 +171,7 @@ impl<R: AsyncRuntime> Replica<R> {
     /// What an operator should know although it serves.
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.history.status().findings;
+        warnings.extend(disk_watch::warning(&self.times, &self.tuning));
         let left_out = self.history.left_out();
         if left_out > 0 {
             warnings.push(format!(
@@ -400,17 +402,7 @@ impl<R: AsyncRuntime> Replica<R> {
 
     async fn hand_over(&self) {
         let me = self.identity.replica.0;
-        let shown = self.raft.metrics().borrow_watched().clone();
-        if shown.state != ServerState::Leader {
-            return;
-        }
-        let voters: Vec<u64> = shown.membership_config.membership().voter_ids().collect();
-        let matched: BTreeMap<u64, _> = shown.replication.unwrap_or_default();
-        let best = matched
-            .into_iter()
-            .filter(|(id, _)| *id != me && voters.contains(id))
-            .max_by_key(|(id, at)| (at.map(|at| at.index), std::cmp::Reverse(*id)));
-        let Some((successor, _)) = best else {
+        let Some(successor) = disk_watch::successor(&self.raft, Duration::MAX) else {
             return;
         };
         tracing::info!(successor, "handing leadership over");

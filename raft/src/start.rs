@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, atomic::AtomicU64},
 };
 
@@ -11,10 +11,11 @@ use palisade_state::{Machine, Rt, command::Form};
 use tokio::{net::TcpListener, sync::oneshot};
 
 use crate::{
-    Identity, Neighbours,
+    Disk, Identity, Neighbours,
     addresses::Addresses,
     detector::{Detector, Watchdog},
     disk::{DirLock, Files},
+    disk_watch::DiskWatch,
     exile::Exile,
     fault::{Fault, chain},
     forward::Forwarder,
@@ -28,7 +29,7 @@ use crate::{
     network::Factory,
     options::{ReplicaOptions, StartError, Tuning, Wires},
     peer::{
-        Door, PeerApi, ServeOptions, TlsState, TonicTransport, Transport, local::Local,
+        Boot, Door, PeerApi, ServeOptions, TlsState, TonicTransport, Transport, local::Local,
         receive::Receiving, serve,
     },
     peers::Peers,
@@ -41,15 +42,22 @@ use crate::{
     snapshots::{Found, SnapshotStore},
     stop::{Stop, spawn_until},
     store::{Answering, Hub, Service},
+    sync_times::SyncTimes,
     types::Raft,
     wal::{self, Driver, Handle, Hooks, Recovered, Running, Wal},
 };
 
-/// Keeps the directory locked for as long as the log's thread lives, however the replica goes.
-struct Locked(#[allow(dead_code, reason = "held, not read")] Option<DirLock>);
+/// Times the log's syncs, and keeps the directory locked for as long as the log's thread lives, however the replica
+/// goes.
+struct WalHooks {
+    times: Arc<SyncTimes>,
+    _lock: Option<DirLock>,
+}
 
-impl Hooks for Locked {
-    fn on_point(&self, _point: &'static str) {}
+impl Hooks for WalHooks {
+    fn on_point(&self, point: &'static str) {
+        self.times.on_point(point);
+    }
 }
 
 /// Entries kept in memory behind a snapshot for followers that are a little behind, in bytes.
@@ -64,6 +72,7 @@ pub(crate) struct Recovery {
     pub(crate) found: Found,
     pub(crate) fault: Arc<Fault>,
     pub(crate) log_bytes: u64,
+    pub(crate) times: Arc<SyncTimes>,
 }
 
 fn claim(options: &ReplicaOptions) -> Result<Option<DirLock>, StartError> {
@@ -82,12 +91,12 @@ fn claim(options: &ReplicaOptions) -> Result<Option<DirLock>, StartError> {
     }
 }
 
-fn wal_options(tuning: &Tuning, lock: Option<DirLock>) -> wal::Options {
+fn wal_options(tuning: &Tuning, times: Arc<SyncTimes>, lock: Option<DirLock>) -> wal::Options {
     wal::Options {
         segment_bytes: tuning.log.segment_bytes,
         first_segment_bytes: tuning.log.first_segment_bytes,
         reserve_bytes: tuning.log.reserve_bytes,
-        hooks: Arc::new(Locked(lock)),
+        hooks: Arc::new(WalHooks { times, _lock: lock }),
         ..wal::Options::default()
     }
 }
@@ -122,7 +131,8 @@ pub(crate) async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartE
     let lock = claim(options)?;
     let identity = options.identity.for_wal();
     let (disk, dir) = (options.disk.clone(), options.dir.clone());
-    let wal_options = wal_options(&options.tuning, lock);
+    let times = Arc::new(SyncTimes::new(options.rt.clone()));
+    let wal_options = wal_options(&options.tuning, times.clone(), lock);
     let reserve = options.tuning.log.reserve_bytes;
     let first = options.tuning.log.first_segment_bytes;
     let work = move || {
@@ -151,7 +161,7 @@ pub(crate) async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartE
     let snapshots = Arc::new(snapshots);
     let log = LogStore::new(handle.clone(), recovered, snapshots.kept.clone(), fault.clone());
     let log = log.map_err(in_dir)?;
-    Ok(Recovery { handle, running, log, snapshots, found, fault, log_bytes })
+    Ok(Recovery { handle, running, log, snapshots, found, fault, log_bytes, times })
 }
 
 fn report(recovered: &Recovered, found: &Found, dir: &Path) {
@@ -173,7 +183,12 @@ struct Connected {
     listening: Option<SocketAddr>,
 }
 
-async fn connect(rt: &Rt, identity: &Identity, wires: Wires) -> Result<Connected, StartError> {
+async fn connect(
+    rt: &Rt,
+    identity: &Identity,
+    wires: Wires,
+    fault: &Arc<Fault>,
+) -> Result<Connected, StartError> {
     match wires {
         Wires::Custom(transport) => Ok(Connected { transport, serving: None, listening: None }),
         Wires::Tls { listen, tls } => {
@@ -182,6 +197,7 @@ async fn connect(rt: &Rt, identity: &Identity, wires: Wires) -> Result<Connected
             let listener = TcpListener::bind(listen).await.map_err(listen_error)?;
             let listening = Some(listener.local_addr().map_err(listen_error)?);
             let transport = TonicTransport::new(rt.clone(), tls.clone(), identity)
+                .and_then(|transport| transport.booted(&Boot::new(rt), fault.clone()))
                 .map_err(|error| StartError::Consensus(error.to_string()))?;
             let serving = Some((listener, tls));
             Ok(Connected { transport: Arc::new(transport), serving, listening })
@@ -212,7 +228,7 @@ impl<R: AsyncRuntime> Replica<R> {
         let recovery = recover(&options).await?;
         let ReplicaOptions { dir, disk, identity, wires, tuning, rt, neighbours } = options;
         let identity = Arc::new(identity);
-        let connected = connect(&rt, &identity, wires).await?;
+        let connected = connect(&rt, &identity, wires, &recovery.fault).await?;
         let me = identity.replica.0;
         let metrics = Arc::new(Metrics::default());
         let now = u64::try_from(rt.now().as_micros()).unwrap_or(u64::MAX);
@@ -246,23 +262,32 @@ impl<R: AsyncRuntime> Replica<R> {
             metrics: metrics.clone(),
         };
         let raft = Raft::<R>::new(me, config, factory, recovery.log.clone(), machine).await;
+        let fault = recovery.fault.clone();
         let raft = raft.map_err(|fatal| {
-            // What was noted where it happened says more.
-            StartError::Consensus(shared.fault.reason().unwrap_or_else(|| fatal.to_string()))
+            StartError::Consensus(fault.reason().unwrap_or_else(|| fatal.to_string()))
         })?;
         let (history, writing) = history::start(StartHistory {
             rt: rt.clone(),
-            disk,
-            data: dir,
+            disk: disk.clone(),
+            data: dir.clone(),
             identity: identity.clone(),
             published: published.clone(),
             feed,
             sizes: tuning.history,
             reserve_bytes: tuning.log.reserve_bytes,
         });
-        let history = (history, writing);
-        let parts =
-            Parts { identity, tuning, rt, raft, shared, published, peers, neighbours, history };
+        let parts = Parts {
+            identity,
+            tuning,
+            rt,
+            raft,
+            shared,
+            published,
+            peers,
+            neighbours,
+            history: (history, writing),
+            disk: (disk, dir, recovery.times),
+        };
         let logged = Logged {
             wal: recovery.handle,
             running: recovery.running,
@@ -292,6 +317,7 @@ struct Parts<R: AsyncRuntime> {
     peers: Arc<Peers>,
     neighbours: Neighbours,
     history: (History, Option<history::Running>),
+    disk: (Disk, PathBuf, Arc<SyncTimes>),
 }
 
 impl<R: AsyncRuntime> Parts<R> {
@@ -338,6 +364,7 @@ impl<R: AsyncRuntime> Parts<R> {
         spawn_until(&self.rt, stop.clone(), "leadership", follower.run());
         self.spawn_detectors(&stop, detector, ended);
         self.spawn_snapshots(&stop, wal.clone(), log, bytes);
+        let times = self.spawn_disk_watch(&stop);
         Arc::new(Replica {
             identity: self.identity,
             rt: self.rt,
@@ -357,6 +384,7 @@ impl<R: AsyncRuntime> Parts<R> {
             listening: connected.listening,
             end,
             history: self.history.0,
+            times,
         })
     }
 
@@ -379,6 +407,7 @@ impl<R: AsyncRuntime> Parts<R> {
             api,
             store,
             door,
+            hold: self.tuning.copy_hold,
         };
         serve(listener, options, stopped);
         (Some(tls), Some(stop))
@@ -503,6 +532,22 @@ impl<R: AsyncRuntime> Parts<R> {
             patience: self.tuning.patience,
         };
         spawn_until(&self.rt, stop.clone(), "reports", reporter.run());
+    }
+
+    /// A leader whose disk hangs hands over.
+    fn spawn_disk_watch(&self, stop: &Arc<Stop>) -> Arc<SyncTimes> {
+        let (disk, dir, times) = self.disk.clone();
+        let watch = DiskWatch {
+            raft: self.raft.clone(),
+            rt: self.rt.clone(),
+            disk,
+            dir,
+            times: times.clone(),
+            metrics: self.shared.metrics.clone(),
+            tuning: self.tuning.clone(),
+        };
+        spawn_until(&self.rt, stop.clone(), "disk-watch", watch.run());
+        times
     }
 
     /// Finding out early that the leader is gone.

@@ -7,6 +7,7 @@
 
 mod absent;
 mod crash;
+mod copies;
 mod damage;
 mod failover;
 mod fencing;
@@ -20,6 +21,7 @@ mod quorum;
 mod restart;
 mod resume;
 mod revisions;
+mod slow_disk;
 mod snapshots;
 mod store;
 mod support;

@@ -1,6 +1,7 @@
 //! A cluster in one process: each replica on a runtime of its own, so that it can be killed without grace.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -8,7 +9,7 @@ use std::{
 };
 
 use palisade_raft::{
-    Identity, LogSizes, Member, Neighbours, PeerTls, Replica, ReplicaOptions, StartError,
+    Disk, Identity, LogSizes, Member, Neighbours, PeerTls, Replica, ReplicaOptions, StartError,
     TokioRuntime, Tuning,
     disk::LockError,
     peer::{Gateway, GatewayStore},
@@ -112,6 +113,8 @@ pub struct Cluster {
     pub life: (String, u64),
     pub tuning: Tuning,
     pub nodes: Vec<Node>,
+    /// Disks that are not the usual one.
+    pub disks: BTreeMap<u64, Disk>,
 }
 
 impl Cluster {
@@ -125,9 +128,26 @@ impl Cluster {
         cluster
     }
 
+    /// Three replicas that are a cluster, on these disks.
+    pub async fn formed_on(tuning: Tuning, disks: BTreeMap<u64, Disk>) -> Self {
+        let mut cluster = Self { disks, ..Self::empty(tuning) };
+        for id in 1..=3 {
+            cluster.place(id);
+            cluster.start(id).await;
+        }
+        cluster.form().await;
+        cluster
+    }
+
     /// No replica yet.
     pub fn empty(tuning: Tuning) -> Self {
-        Self { ca: Arc::new(Ca::new()), life: (CLUSTER.into(), 0), tuning, nodes: vec![] }
+        Self {
+            ca: Arc::new(Ca::new()),
+            life: (CLUSTER.into(), 0),
+            tuning,
+            nodes: vec![],
+            disks: BTreeMap::new(),
+        }
     }
 
     /// Makes a place for a replica.
@@ -168,6 +188,13 @@ impl Cluster {
             })
             .collect();
         futures::future::join_all(forming).await;
+        // Each has said what it runs: nothing is written now that a test does not write.
+        for replica in self.replicas() {
+            eventually("all have reported", || {
+                (replica.view().replicas().count() == members.len()).then_some(())
+            })
+            .await;
+        }
     }
 
     /// A gateway's connection to a replica.
@@ -225,6 +252,7 @@ impl Cluster {
             let mut options = ReplicaOptions::new(dir, identity, node.addr, self.ca.issue(id), rt);
             options.tuning = self.tuning.clone();
             options.neighbours = node.neighbours.clone();
+            options.disk = self.disks.get(&id).cloned().unwrap_or_else(Disk::real);
             match Replica::start(options).await {
                 Ok(replica) => {
                     let node = self.node_mut(id);

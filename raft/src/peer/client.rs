@@ -28,11 +28,12 @@ use tonic::{
 };
 
 use super::{
-    Addresses, Answer, Answers, PeerApi, PeerError, Probe, Purpose, TlsState, Transport,
+    Addresses, Answer, Answers, Boot, PeerApi, PeerError, Probe, Purpose, TlsState, Transport,
     io::Whole,
     tls::server_name,
     wire::{self, admin_client::AdminClient, peer_client::PeerClient, store_client::StoreClient},
 };
+use crate::fault::Fault;
 
 /// The metadata that each call carries.
 pub(super) const CLUSTER: &str = "palisade-cluster";
@@ -40,6 +41,11 @@ pub(super) const EPOCH: &str = "palisade-epoch";
 pub(super) const FROM: &str = "palisade-from";
 /// In a refusal: the caller was removed from the cluster.
 pub(super) const REMOVED: &str = "palisade-removed";
+
+/// Which process of the replica calls.
+pub(super) const BOOT: &str = "palisade-boot";
+/// In a refusal: the caller is a copy of another process and must stop.
+pub(super) const COPY: &str = "palisade-copy";
 
 /// The largest message taken from a peer. Entries are cut to about 1 MiB, one command may have 1 MiB.
 pub(super) const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -54,6 +60,7 @@ pub struct Introduction {
     cluster: AsciiMetadataValue,
     epoch: AsciiMetadataValue,
     from: AsciiMetadataValue,
+    boot: Option<AsciiMetadataValue>,
 }
 
 impl Introduction {
@@ -67,6 +74,7 @@ impl Introduction {
             cluster: cluster.parse()?,
             epoch: epoch.to_string().parse()?,
             from: from.parse()?,
+            boot: None,
         })
     }
 }
@@ -77,6 +85,9 @@ impl tonic::service::Interceptor for Introduction {
         metadata.insert(CLUSTER, self.cluster.clone());
         metadata.insert(EPOCH, self.epoch.clone());
         metadata.insert(FROM, self.from.clone());
+        if let Some(boot) = &self.boot {
+            metadata.insert(BOOT, boot.clone());
+        }
         Ok(request)
     }
 }
@@ -88,6 +99,8 @@ pub(crate) struct TonicTransport {
     rt: Rt,
     tls: Arc<TlsState>,
     caller: Introduction,
+    /// Raised when a peer says that this process is a copy.
+    fault: Option<Arc<Fault>>,
 }
 
 impl TonicTransport {
@@ -99,7 +112,18 @@ impl TonicTransport {
     ) -> Result<Self, tonic::metadata::errors::InvalidMetadataValue> {
         let from = identity.replica.to_string();
         let caller = Introduction::new(&identity.cluster, identity.epoch, &from)?;
-        Ok(Self { rt, tls, caller })
+        Ok(Self { rt, tls, caller, fault: None })
+    }
+
+    /// Says with each call which process calls, and stops the replica when it is a copy.
+    pub(crate) fn booted(
+        mut self,
+        boot: &Boot,
+        fault: Arc<Fault>,
+    ) -> Result<Self, tonic::metadata::errors::InvalidMetadataValue> {
+        self.caller.boot = Some(boot.to_string().parse()?);
+        self.fault = Some(fault);
+        Ok(self)
     }
 }
 
@@ -118,6 +142,7 @@ impl Transport for TonicTransport {
             rt: self.rt.clone(),
             tls: self.tls.clone(),
             caller: self.caller.clone(),
+            fault: self.fault.clone(),
             channel: Mutex::new(None),
             is_refused: AtomicBool::new(false),
         })))
@@ -145,6 +170,7 @@ struct Inner {
     rt: Rt,
     tls: Arc<TlsState>,
     caller: Introduction,
+    fault: Option<Arc<Fault>>,
     channel: Mutex<Option<Channel>>,
     /// The peer's last word was that this replica is to stay away: logged once.
     is_refused: AtomicBool,
@@ -241,6 +267,11 @@ impl Inner {
                     );
                 }
                 let why = status.message().to_owned();
+                if status.metadata().contains_key(COPY)
+                    && let Some(fault) = &self.fault
+                {
+                    fault.raise(format!("replica {} says: {why}", self.peer));
+                }
                 if status.metadata().contains_key(REMOVED) {
                     PeerError::Removed(why)
                 } else {

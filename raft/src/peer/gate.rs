@@ -10,13 +10,21 @@ use tonic::{Request, Status};
 
 use super::{
     Door,
+    boots::{Kept, Seat},
     caller::Caller,
-    client::{CLUSTER, EPOCH, FROM},
+    client::{BOOT, CLUSTER, COPY, EPOCH, FROM},
 };
 use crate::{
     Identity,
     metrics::{Metrics, Refused, RefusedLabel},
 };
+
+/// Whoever is at the other end of a connection.
+#[derive(Clone)]
+pub(super) struct Arrival {
+    pub(super) caller: Caller,
+    pub(super) seat: Arc<Seat>,
+}
 
 /// Checks the metadata of each call to one service.
 #[derive(Clone)]
@@ -55,8 +63,9 @@ impl Gate {
     pub(super) fn check(
         &self,
         headers: &http::HeaderMap,
-        caller: Option<&Caller>,
+        arrival: Option<&Arrival>,
     ) -> Result<(), Status> {
+        let caller = arrival.map(|arrival| &arrival.caller);
         let text = |key: &str| headers.get(key).and_then(|v| v.to_str().ok()).unwrap_or_default();
         let Identity { cluster, replica, .. } = self.identity.as_ref();
         let (theirs, their_epoch, from) = (text(CLUSTER), text(EPOCH), text(FROM));
@@ -76,13 +85,36 @@ impl Gate {
             return Err(self.refuse(Refused::Epoch, message));
         }
         match caller {
-            Some(caller) if caller.is_named(from) => self.admit(caller),
+            Some(caller) if caller.is_named(from) => {
+                self.admit(caller)?;
+                self.check_boot(text(BOOT), arrival)
+            }
             _ => {
                 let named = caller.map_or_else(|| "nobody".to_owned(), Caller::to_string);
                 let message = format!(
                     "the caller says that it is {from:?}, and its certificate names {named}"
                 );
                 Err(self.refuse(Refused::Replica, message))
+            }
+        }
+    }
+
+    /// Whether no other process runs under the caller's id.
+    fn check_boot(&self, boot: &str, arrival: Option<&Arrival>) -> Result<(), Status> {
+        let Some(Arrival { caller: Caller::Replica(id), seat }) = arrival else { return Ok(()) };
+        // A release that does not say it is let in.
+        let Ok(boot) = boot.parse() else { return Ok(()) };
+        match seat.check(*id, boot) {
+            Ok(()) => Ok(()),
+            Err(Kept::Waiting(why)) => {
+                tracing::info!(reason = why, "a caller waits");
+                Err(Status::unavailable(why))
+            }
+            Err(Kept::Out(why)) => {
+                let mut status = self.refuse(Refused::Copy, why);
+                let metadata = status.metadata_mut();
+                metadata.insert(COPY, tonic::metadata::AsciiMetadataValue::from_static("1"));
+                Err(status)
             }
         }
     }
@@ -107,8 +139,8 @@ impl Gate {
 
 impl tonic::service::Interceptor for Gate {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let caller = request.extensions().get::<Caller>();
-        self.check(request.metadata().as_ref(), caller)?;
+        let arrival = request.extensions().get::<Arrival>();
+        self.check(request.metadata().as_ref(), arrival)?;
         Ok(request)
     }
 }

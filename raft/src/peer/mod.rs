@@ -3,6 +3,7 @@
 //! [`PeerApi`] is one trait for both ends: the local replica answers it, and a client of a peer offers it. Tonic with
 //! mutual TLS connects the two in production; a simulation connects them by itself.
 
+mod boots;
 mod caller;
 mod client;
 mod codec;
@@ -26,6 +27,7 @@ use futures::{future::BoxFuture, stream::BoxStream};
 use crate::addresses::Addresses;
 
 pub use self::client::Introduction;
+pub(crate) use self::boots::Boot;
 pub(crate) use self::client::TonicTransport;
 pub use self::gateway::{Gateway, GatewayStore};
 pub(crate) use self::server::{ServeOptions, serve};

@@ -20,9 +20,10 @@ use tonic::{
 
 use super::{
     Door, PeerApi, PeerError, TlsState,
+    boots::{Boots, Seat},
     caller::Caller,
     client::{MESSAGE_BYTES_MAX, REMOVED},
-    gate::Gate,
+    gate::{Arrival, Gate},
     io::Whole,
     store_server::StoreService,
     wire::{
@@ -37,18 +38,20 @@ use crate::{
     store::Service,
 };
 
+const PING_EVERY: Duration = Duration::from_secs(3);
+const PING_LIMIT: Duration = Duration::from_secs(8);
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
-impl Connected for Whole<TlsStream<TcpStream>, Caller> {
-    type ConnectInfo = Caller;
+impl Connected for Whole<TlsStream<TcpStream>, Arrival> {
+    type ConnectInfo = Arrival;
 
-    fn connect_info(&self) -> Caller {
+    fn connect_info(&self) -> Arrival {
         self.tag.clone()
     }
 }
 
 /// A connection whose certificate was checked.
-type PeerIo = Whole<TlsStream<TcpStream>, Caller>;
+type PeerIo = Whole<TlsStream<TcpStream>, Arrival>;
 
 /// What serving needs.
 pub(crate) struct ServeOptions {
@@ -59,14 +62,17 @@ pub(crate) struct ServeOptions {
     pub(crate) api: Arc<dyn PeerApi>,
     pub(crate) store: Service,
     pub(crate) door: Arc<dyn Door>,
+    /// How long a process waits while an earlier one under its id has connections.
+    pub(crate) hold: Duration,
 }
 
 /// Serves peers on `listener` until `stop` fires or is dropped.
 pub(crate) fn serve(listener: TcpListener, options: ServeOptions, stop: oneshot::Receiver<()>) {
-    let ServeOptions { rt, tls, identity, metrics, api, store, door } = options;
+    let ServeOptions { rt, tls, identity, metrics, api, store, door, hold } = options;
+    let boots = Boots::new(rt.clone(), hold);
     let (tx, rx) = mpsc::channel(16);
     let (stop_accepting, accepting) = oneshot::channel::<()>();
-    let accept = accept(listener, rt.clone(), tls, metrics.clone(), tx);
+    let accept = accept(listener, rt.clone(), tls, metrics.clone(), boots, tx);
     rt.spawn(
         "peer-accept",
         Box::pin(async move {
@@ -83,6 +89,9 @@ pub(crate) fn serve(listener: TcpListener, options: ServeOptions, stop: oneshot:
     let server = Server::builder()
         .initial_stream_window_size(4 * 1024 * 1024)
         .initial_connection_window_size(16 * 1024 * 1024)
+        // So is it noticed that a process is gone whose machine went with it.
+        .http2_keepalive_interval(Some(PING_EVERY))
+        .http2_keepalive_timeout(Some(PING_LIMIT))
         .add_service(peer)
         .add_service(admin)
         .add_service(StoreService::new(store, gate.of_store()))
@@ -108,6 +117,7 @@ async fn accept(
     rt: Rt,
     tls: Arc<TlsState>,
     metrics: Arc<Metrics>,
+    boots: Arc<Boots>,
     tx: mpsc::Sender<PeerIo>,
 ) {
     loop {
@@ -120,10 +130,11 @@ async fn accept(
             }
         };
         let (limit_rt, tls, metrics, tx) = (rt.clone(), tls.clone(), metrics.clone(), tx.clone());
+        let seat = boots.seat();
         rt.spawn(
             "peer-handshake",
             Box::pin(async move {
-                let shaken = timeout(limit_rt.as_ref(), HANDSHAKE_LIMIT, handshake(tcp, &tls)).await;
+                let shaken = timeout(limit_rt.as_ref(), HANDSHAKE_LIMIT, handshake(tcp, &tls, seat)).await;
                 match shaken.unwrap_or_else(|| Err("it did not finish its handshake".into())) {
                     Ok(io) => {
                         let _ = tx.send(io).await;
@@ -141,7 +152,7 @@ async fn accept(
     }
 }
 
-async fn handshake(tcp: TcpStream, tls: &TlsState) -> Result<PeerIo, String> {
+async fn handshake(tcp: TcpStream, tls: &TlsState, seat: Arc<Seat>) -> Result<PeerIo, String> {
     let _ = tcp.set_nodelay(true);
     let stream = TlsAcceptor::from(tls.server()).accept(tcp).await.map_err(|error| {
         let gone = matches!(
@@ -155,7 +166,7 @@ async fn handshake(tcp: TcpStream, tls: &TlsState) -> Result<PeerIo, String> {
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let leaf = certificates.first().ok_or("it has no certificate")?;
     let caller = tls.caller_of(leaf)?;
-    Ok(Whole::new(stream, caller))
+    Ok(Whole::new(stream, Arrival { caller, seat }))
 }
 
 /// Hands calls to the local replica.

@@ -20,7 +20,7 @@ use tonic::{
 use super::{
     caller::Caller,
     client::MESSAGE_BYTES_MAX,
-    gate::Gate,
+    gate::{Arrival, Gate},
     server::whole,
     wire::{
         self,
@@ -65,8 +65,8 @@ impl tower::Service<http::Request<Body>> for StoreService {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let caller = request.extensions().get::<Caller>();
-        if let Err(status) = self.gate.check(request.headers(), caller) {
+        let arrival = request.extensions().get::<Arrival>();
+        if let Err(status) = self.gate.check(request.headers(), arrival) {
             return std::future::ready(Ok(status.into_http())).boxed();
         }
         if request.uri().path() != WATCH {
@@ -152,7 +152,8 @@ impl ServerStreamingService<wire::WatchRequest> for Watching {
 }
 
 fn is_gateway<T>(request: &Request<T>) -> bool {
-    !matches!(request.extensions().get::<Caller>(), Some(Caller::Replica(_)))
+    let arrival = request.extensions().get::<Arrival>();
+    !matches!(arrival, Some(Arrival { caller: Caller::Replica(_), .. }))
 }
 
 type Replies<T> = BoxStream<'static, Result<T, Status>>;

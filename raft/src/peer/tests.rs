@@ -188,6 +188,7 @@ async fn served(ca: &Ca) -> Served {
         api: Arc::new(Stub),
         store: Service(Arc::new(StubStore::new(rt.clone()))),
         door: Arc::new(Anybody),
+        hold: std::time::Duration::from_secs(15),
     };
     let (stop, stopped) = oneshot::channel();
     serve(listener, options, stopped);
