@@ -253,6 +253,7 @@ async fn a_watch_from_before_the_replica_began_is_reset() {
     cluster.replica(cluster.leader().await).take_snapshot().await.unwrap();
     let id = cluster.follower().await;
     let old = cluster.replica(id);
+    eventually("it is there", || (old.view().applied().index >= first).then_some(())).await;
     old.take_snapshot().await.unwrap();
     eventually("a snapshot", || old.status().snapshot_index).await;
     let second = propose(&mut leader, &put("b", b"2")).await.unwrap().revision;
