@@ -205,6 +205,20 @@ async fn connect(
     }
 }
 
+/// What the state machine shares with the rest.
+fn share(rt: &Rt, recovery: &Recovery, metrics: Arc<Metrics>, tuning: &Tuning) -> Arc<Shared> {
+    let now = u64::try_from(rt.now().as_micros()).unwrap_or(u64::MAX);
+    Arc::new(Shared {
+        rt: rt.clone(),
+        fault: recovery.fault.clone(),
+        progress: Arc::new(Progress::default()),
+        metrics,
+        snapshots: recovery.snapshots.clone(),
+        applied_at: AtomicU64::new(now),
+        version: tuning.build.version.clone(),
+    })
+}
+
 impl<R: AsyncRuntime> Replica<R> {
     /// Starts a replica from its data directory. All of it runs where `options.rt` spawns; syncs and snapshots have
     /// threads of their own.
@@ -231,16 +245,7 @@ impl<R: AsyncRuntime> Replica<R> {
         let connected = connect(&rt, &identity, wires, &recovery.fault).await?;
         let me = identity.replica.0;
         let metrics = Arc::new(Metrics::default());
-        let now = u64::try_from(rt.now().as_micros()).unwrap_or(u64::MAX);
-        let shared = Arc::new(Shared {
-            rt: rt.clone(),
-            fault: recovery.fault.clone(),
-            progress: Arc::new(Progress::default()),
-            metrics: metrics.clone(),
-            snapshots: recovery.snapshots.clone(),
-            applied_at: AtomicU64::new(now),
-            version: tuning.build.version.clone(),
-        });
+        let shared = share(&rt, &recovery, metrics.clone(), &tuning);
         let (machine, start) = match recovery.found.state {
             Some((last, membership, state)) => (Machine::new(state), Some((last, membership))),
             None => (Machine::default(), None),

@@ -6,8 +6,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod absent;
-mod crash;
 mod copies;
+mod crash;
 mod damage;
 mod failover;
 mod fencing;

@@ -26,8 +26,8 @@ use futures::{future::BoxFuture, stream::BoxStream};
 
 use crate::addresses::Addresses;
 
-pub use self::client::Introduction;
 pub(crate) use self::boots::Boot;
+pub use self::client::Introduction;
 pub(crate) use self::client::TonicTransport;
 pub use self::gateway::{Gateway, GatewayStore};
 pub(crate) use self::server::{ServeOptions, serve};
