@@ -269,8 +269,8 @@ impl Peer for Served {
 
 /// The replica that the connection's certificate names.
 fn caller<T>(request: &Request<T>) -> Result<u64, Status> {
-    match request.extensions().get::<Caller>() {
-        Some(Caller::Replica(id)) => Ok(*id),
+    match request.extensions().get::<Arrival>() {
+        Some(Arrival { caller: Caller::Replica(id), .. }) => Ok(*id),
         _ => Err(Status::permission_denied("the caller is no replica")),
     }
 }
