@@ -155,7 +155,8 @@ async fn slow_syncs_are_a_warning_and_no_reason_to_step_down() {
             if let Some(found) = found {
                 break found;
             }
-            assert!(n < 200, "no warning");
+            // The leader syncs once for many writes that the others acknowledge.
+            assert!(n < 50_000, "no warning");
         }
     };
     assert!(warning.contains("a third of the heartbeat is 33 ms"), "{warning}");
