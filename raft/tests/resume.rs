@@ -42,6 +42,14 @@ async fn behind() -> (Simulated, MemFiles) {
             .await;
         }
     }
+    // What is still in a log would be sent as entries, and no snapshot at all.
+    let applied = cluster.replicas[0].view().applied().index;
+    for replica in &cluster.replicas {
+        eventually("it is purged", || {
+            (replica.purged_index() >= Some(applied.saturating_sub(20))).then_some(())
+        })
+        .await;
+    }
     let disk = cluster.disks[2].after_kill();
     (cluster, disk)
 }
