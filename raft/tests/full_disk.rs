@@ -6,7 +6,7 @@ use palisade_raft::{Replica, Tuning, disk::Files};
 use palisade_state::Store;
 
 use crate::{
-    support::{eventually, tuning, write},
+    support::{eventually, snapshot_up_to, tuning, write},
     wires::{Simulated, formed, start},
 };
 
@@ -104,9 +104,7 @@ async fn a_leaders_snapshot_that_does_not_fit_is_refused_until_it_does() {
         fill(&replicas[0], &round.to_string()).await;
         let applied = replicas[0].view().applied().index;
         for replica in &replicas {
-            eventually("as far", || (replica.view().applied().index >= applied).then_some(()))
-                .await;
-            replica.take_snapshot().await.unwrap();
+            snapshot_up_to(replica, applied).await;
             taken(replica, round + 1).await;
         }
     }

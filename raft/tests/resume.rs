@@ -9,7 +9,7 @@ use palisade_raft::{
 use palisade_state::Store;
 
 use crate::{
-    support::{eventually, tuning, write},
+    support::{eventually, snapshot_up_to, tuning, write},
     wires::{Direct, Simulated, formed, start},
 };
 
@@ -33,13 +33,7 @@ async fn behind() -> (Simulated, MemFiles) {
         }
         let applied = cluster.replicas[0].view().applied().index;
         for replica in &cluster.replicas {
-            eventually("as far", || (replica.view().applied().index >= applied).then_some(()))
-                .await;
-            replica.take_snapshot().await.unwrap();
-            eventually("it is taken", || {
-                (replica.metrics().snapshots_taken() > round).then_some(())
-            })
-            .await;
+            snapshot_up_to(replica, applied).await;
         }
     }
     // What is still in a log would be sent as entries, and no snapshot at all.

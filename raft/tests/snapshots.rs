@@ -1,7 +1,7 @@
 use palisade_raft::{StartError, Tuning};
 use palisade_state::Store;
 
-use crate::support::{Cluster, eventually, files, tuning, write};
+use crate::support::{Cluster, eventually, files, snapshot_up_to, tuning, write};
 
 fn small() -> Tuning {
     Tuning { keep_entries: 5, ..tuning() }
@@ -15,11 +15,7 @@ async fn write_and_snapshot(cluster: &Cluster, id: u64, round: u64) {
         write(replica.as_ref(), &key, &[3; 500]).await.unwrap();
     }
     let applied = replica.view().applied().index;
-    replica.take_snapshot().await.unwrap();
-    eventually("the snapshot", || {
-        (replica.status().snapshot_index.unwrap_or(0) >= applied).then_some(())
-    })
-    .await;
+    snapshot_up_to(&replica, applied).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

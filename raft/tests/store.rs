@@ -16,7 +16,7 @@ use palisade_state::{
 };
 use prost::Message;
 
-use crate::support::{Cluster, eventually, put, tuning};
+use crate::support::{Cluster, eventually, put, snapshot_up_to, tuning};
 
 fn request(id: u64, command: &Command) -> ProposeRequest {
     ProposeRequest { id, command: command.encode_to_vec().into() }
@@ -250,12 +250,10 @@ async fn a_watch_from_a_revision_tells_what_came_after_it() {
 async fn a_watch_from_before_the_replica_began_is_reset() {
     let (mut cluster, mut leader, _) = connected().await;
     let first = propose(&mut leader, &put("a", b"1")).await.unwrap().revision;
-    cluster.replica(cluster.leader().await).take_snapshot().await.unwrap();
     let id = cluster.follower().await;
     let old = cluster.replica(id);
-    eventually("it is there", || (old.view().applied().index >= first).then_some(())).await;
-    old.take_snapshot().await.unwrap();
-    eventually("a snapshot", || old.status().snapshot_index).await;
+    eventually("the first", || (old.view().revision() >= first).then_some(())).await;
+    snapshot_up_to(&old, old.view().applied().index).await;
     let second = propose(&mut leader, &put("b", b"2")).await.unwrap().revision;
     drop(old);
     cluster.kill(id);

@@ -321,6 +321,16 @@ impl Cluster {
     }
 }
 
+/// Has `replica` take a snapshot that holds at least everything up to `index`.
+pub async fn snapshot_up_to(replica: &Replica, index: u64) {
+    eventually("as far", || (replica.view().applied().index >= index).then_some(())).await;
+    replica.take_snapshot().await.unwrap();
+    eventually("the snapshot", || {
+        (replica.status().snapshot_index.unwrap_or(0) >= index).then_some(())
+    })
+    .await;
+}
+
 pub fn put(key: &str, value: &[u8]) -> Command {
     let write = Write { table: "t".into(), key: key.into(), value: Some(value.to_vec()) };
     Txn { writes: vec![write], ..Txn::default() }.into()
