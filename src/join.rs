@@ -14,7 +14,7 @@ use crate::{
     init::{InitError, NewReplica, claim},
     life::{NewFile, encode, flush, io_error, write, write_dir},
     output::{Exit, Failure, Outcome},
-    replica_dir::{MemberConfig, ReplicaConfig, ReplicaDir},
+    replica_dir::{HistoryConfig, MemberConfig, ReplicaConfig, ReplicaDir},
 };
 
 /// What the replicas of a cluster hold alike, by file name below `pki/`.
@@ -63,6 +63,7 @@ pub(crate) fn write_joining(
         heartbeat_ms: crate::init::HEARTBEAT_MS,
         node_lost_ms: crate::init::NODE_LOST_MS,
         backup: None,
+        history: HistoryConfig::default(),
         members,
     };
     let files: Vec<NewFile> = vec![

@@ -17,7 +17,7 @@ use palisade_state::ReplicaId;
 
 use crate::{
     init::{InitError, NewReplica},
-    replica_dir::{BootstrapFile, MemberConfig, ReplicaConfig},
+    replica_dir::{BootstrapFile, HistoryConfig, MemberConfig, ReplicaConfig},
 };
 
 /// What the replicas of one life have in common.
@@ -61,6 +61,7 @@ impl Life<'_> {
             node_lost_ms: self.node_lost_ms,
             members: self.replicas.iter().map(NewReplica::member).collect(),
             backup: None,
+            history: HistoryConfig::default(),
         }
     }
 }

@@ -14,10 +14,11 @@ use std::{
     fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use palisade_iam::Bootstrap;
-use palisade_raft::{Identity, Member};
+use palisade_raft::{Identity, Member, history::Retention};
 use palisade_state::ReplicaId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -52,6 +53,51 @@ pub struct ReplicaConfig {
     /// Backups that are made by themselves; to be the same on all replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<BackupConfig>,
+    /// How long this replica keeps what has left the cluster's memory.
+    #[serde(default, skip_serializing_if = "HistoryConfig::is_default")]
+    pub history: HistoryConfig,
+}
+
+/// `[history]` in `replica.toml`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct HistoryConfig {
+    /// Days for which audit records are kept, 1 to 36,500.
+    pub audit_days: u32,
+    /// Days for which events are kept, 1 to 36,500.
+    pub events_days: u32,
+    /// Days for which a version that a record had is kept after it was replaced, 0 to 36,500; with 0 none is.
+    pub versions_days: u32,
+}
+
+impl Default for HistoryConfig {
+    fn default() -> Self {
+        Self { audit_days: 400, events_days: 30, versions_days: 7 }
+    }
+}
+
+impl HistoryConfig {
+    const DAYS_MAX: u32 = 36_500;
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn is_usable(self) -> bool {
+        let days = |days: u32| (1..=Self::DAYS_MAX).contains(&days);
+        days(self.audit_days) && days(self.events_days) && self.versions_days <= Self::DAYS_MAX
+    }
+}
+
+impl From<HistoryConfig> for Retention {
+    fn from(config: HistoryConfig) -> Self {
+        let days = |days: u32| Duration::from_secs(u64::from(days) * 24 * 60 * 60);
+        Self {
+            audit: days(config.audit_days),
+            events: days(config.events_days),
+            versions: days(config.versions_days),
+        }
+    }
 }
 
 /// `[backup]` in `replica.toml`.
@@ -271,6 +317,12 @@ fn read_config(path: &Path) -> Result<ReplicaConfig, DirError> {
                 .to_owned(),
         ));
     }
+    if !config.history.is_usable() {
+        return Err(malformed(format!(
+            "[history] needs auditDays and eventsDays of 1 to {max}, and versionsDays of 0 to {max} (0: no versions)",
+            max = HistoryConfig::DAYS_MAX
+        )));
+    }
     let mut ids: Vec<u64> = config.members.iter().map(|member| member.id).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -298,6 +350,7 @@ mod tests {
             node_lost_ms: 1,
             members: vec![],
             backup: None,
+            history: HistoryConfig::default(),
         };
         ReplicaDir { path: path.to_owned(), identity, config, bootstrap: None }
     }
@@ -318,5 +371,27 @@ mod tests {
         fs::remove_dir_all(replica.data()).unwrap();
         let error = replica.check_log().unwrap_err().to_string();
         assert!(error.contains("must not come back"), "{error}");
+    }
+
+    #[test]
+    fn the_days_of_history_are_read_and_those_that_make_no_sense_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("replica.toml");
+        let read = |history: &str| {
+            let text = format!(
+                "peerListen = \"127.0.0.1:1\"\napiListen = \"127.0.0.1:2\"\n[[members]]\nid = 1\n\
+                 peerAddr = \"a:1\"\napiAddr = \"a:2\"\n{history}"
+            );
+            fs::write(&path, text).unwrap();
+            read_config(&path).map(|config| config.history).map_err(|error| error.to_string())
+        };
+        assert_eq!(read("").unwrap(), HistoryConfig::default());
+        let some = HistoryConfig { versions_days: 0, ..HistoryConfig::default() };
+        assert_eq!(read("[history]\nversionsDays = 0\n").unwrap(), some);
+        assert_eq!(Retention::from(HistoryConfig::default()), Retention::default());
+        for wrong in ["auditDays = 0", "eventsDays = 0", "versionsDays = 36501", "days = 1"] {
+            let error = read(&format!("[history]\n{wrong}\n")).unwrap_err();
+            assert!(error.contains("replica.toml") && error.contains("ays"), "{error}");
+        }
     }
 }

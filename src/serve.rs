@@ -152,6 +152,7 @@ async fn start_replica(
     let mut options =
         ReplicaOptions::new(dir.data(), dir.identity.clone(), dir.config.peer_listen, tls, rt);
     options.neighbours = neighbours;
+    options.tuning.history.retention = dir.config.history.into();
     let started = island.handle.spawn(Replica::start(options)).await;
     let started = started.map_err(|error| failed("the replica's start panicked", &error))?;
     let replica = started.map_err(|error| match error {

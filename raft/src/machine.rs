@@ -296,6 +296,7 @@ impl<R: AsyncRuntime> RaftSnapshotBuilder<TypeConfig<R>> for Builder {
         }
         let written = self.shared.snapshots.write(self.view.clone(), self.meta.clone()).await;
         match written {
+            Ok(SnapshotData::PutOff) => Ok(snapshot_of_nothing()),
             Ok(data) => {
                 self.shared.metrics.snapshots_taken.inc();
                 Ok(Snapshot { meta: self.meta.clone(), snapshot: data })

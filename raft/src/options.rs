@@ -24,7 +24,8 @@ pub struct Tuning {
     pub refused_means_gone: bool,
     /// How often the leader lets time pass while something waits for it.
     pub tick: Duration,
-    /// A snapshot is taken when so many bytes were written to the log since the last one.
+    /// A snapshot is taken when so many bytes were written to the log since the last one, or as many as that one has if
+    /// those are more; at most four times as many.
     pub snapshot_log_bytes: u64,
     /// How often that is looked at.
     pub snapshot_check: Duration,

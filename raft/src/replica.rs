@@ -284,15 +284,12 @@ impl<R: AsyncRuntime> Replica<R> {
         let begun = self.rt.now();
         let mut unknown = false;
         loop {
-            self.check_serving()?;
+            // Once one attempt may have been applied, no later refusal says that nothing was.
+            let known = |error: StoreError| if unknown { StoreError::Unknown } else { error };
+            self.check_serving().map_err(known)?;
             let waited = self.rt.now().saturating_sub(begun);
             if waited >= patience {
-                let waited_ms = millis(waited);
-                return Err(if unknown {
-                    StoreError::Unknown
-                } else {
-                    StoreError::NoQuorum { waited_ms }
-                });
+                return Err(known(StoreError::NoQuorum { waited_ms: millis(waited) }));
             }
             let attempt = self.try_propose(command.clone());
             let answer = timeout(self.rt.as_ref(), patience - waited, attempt).await;
@@ -307,7 +304,7 @@ impl<R: AsyncRuntime> Replica<R> {
                     unknown = true;
                     self.pause().await;
                 }
-                Err(refusal) => return Err(refusal.into_store_error(millis(waited))),
+                Err(refusal) => return Err(known(refusal.into_store_error(millis(waited)))),
             }
         }
     }

@@ -77,10 +77,10 @@ pub enum SnapshotsError {
 }
 
 impl SnapshotsError {
-    /// Whether the only thing wrong is that the disk has no room.
+    /// Whether nothing is wrong but that the machine has no room, or no thread, just now.
     pub(crate) fn is_full(&self) -> bool {
         match self {
-            Self::NoRoom { .. } => true,
+            Self::NoRoom { .. } | Self::Thread(_) => true,
             Self::File(error) => error.is_full(),
             _ => false,
         }
@@ -164,6 +164,7 @@ impl Room {
 struct Current {
     meta: SnapshotMeta,
     path: PathBuf,
+    bytes: u64,
 }
 
 /// The snapshots of one replica.
@@ -173,6 +174,8 @@ pub(crate) struct SnapshotStore {
     cluster: [u8; 16],
     pub(crate) kept: Arc<Kept>,
     current: Mutex<Option<Current>>,
+    /// Held while the newest one changes: one that was built does not take the place of one that came meanwhile.
+    changing: tokio::sync::Mutex<()>,
     room: Room,
     /// How large the next one is thought to be; `None` when that must be found out.
     size: Mutex<Option<u64>>,
@@ -209,14 +212,16 @@ impl SnapshotStore {
             let last: LogId = reader.info().head.position.into();
             let loaded = loading.finish(&reader.info().path)?;
             kept.set(positions(&disk, &dir, last.index));
-            current = Some(Current { meta: meta.clone(), path: reader.info().path.clone() });
-            size = Some(reader.info().file_bytes);
+            let (path, bytes) = (reader.info().path.clone(), reader.info().file_bytes);
+            current = Some(Current { meta: meta.clone(), path, bytes });
+            size = Some(bytes);
             clean_parts(disk.files.as_ref(), &dir, last.index)?;
             state = Some((last, meta.last_membership, loaded));
         }
         let room = Room { disk: disk.clone(), dir: dir.clone(), reserve };
         let (current, size) = (Mutex::new(current), Mutex::new(size));
-        let store = Self { disk, dir, cluster, kept, current, room, size };
+        let changing = tokio::sync::Mutex::default();
+        let store = Self { disk, dir, cluster, kept, current, changing, room, size };
         Ok((store, Found { state, bad: newest.bad }))
     }
 
@@ -239,13 +244,19 @@ impl SnapshotStore {
         self.size.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The length of the newest one's file; 0 when there is none.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.held().as_ref().map_or(0, |current| current.bytes)
+    }
+
     /// The newest one.
     pub(crate) fn current(&self) -> Option<Snapshot> {
-        let Current { meta, path } = self.held().clone()?;
+        let Current { meta, path, .. } = self.held().clone()?;
         Some(Snapshot { meta, snapshot: SnapshotData::File(path) })
     }
 
-    /// Writes a snapshot of `view`, durably, and keeps the newest two. One that does not fit leaves nothing.
+    /// Writes a snapshot of `view`, durably, and keeps the newest two. One that does not fit leaves nothing, nor does
+    /// one during which a newer one was installed: that is [put off](SnapshotData::PutOff).
     pub(crate) async fn write(
         &self,
         view: View,
@@ -267,15 +278,26 @@ impl SnapshotStore {
                 room.check(chunk.len() as u64)?;
                 Ok(writer.chunk(chunk)?)
             })?;
+            Ok::<_, SnapshotsError>((writer, disk, dir))
+        };
+        let (writer, disk, dir) = self.disk.run_behind("snapshot-write", work).await??;
+        let _changing = self.changing.lock().await;
+        let is_overtaken = |current: &Current| current.meta.last_log_id > Some(last);
+        if self.held().as_ref().is_some_and(is_overtaken) {
+            tracing::info!(index = last.index, "a snapshot was overtaken by the leader's");
+            return Ok(SnapshotData::PutOff);
+        }
+        let work = move || {
             let info = writer.finish()?;
             keep_newest(disk.files.as_ref(), &dir, KEEP)?;
             Ok::<_, SnapshotsError>((info, positions(&disk, &dir, last.index)))
         };
-        let (info, kept) = self.disk.run_behind("snapshot-write", work).await??;
+        let (info, kept) = self.disk.run_behind("snapshot-name", work).await??;
         tracing::info!(index = last.index, bytes = info.file_bytes, "a snapshot was taken");
         self.kept.set(kept);
         *self.size() = Some(info.file_bytes);
-        *self.held() = Some(Current { meta, path: info.path.clone() });
+        let (path, bytes) = (info.path.clone(), info.file_bytes);
+        *self.held() = Some(Current { meta, path, bytes });
         Ok(SnapshotData::File(info.path))
     }
 
@@ -286,6 +308,7 @@ impl SnapshotStore {
         data: &mut SnapshotData,
     ) -> Result<State, SnapshotsError> {
         let last = meta.last_log_id.ok_or(SnapshotsError::Nothing)?;
+        let _changing = self.changing.lock().await;
         let path = self.name(data).await?;
         let (disk, dir) = (self.disk.clone(), self.dir.clone());
         let work = move || {
@@ -301,7 +324,7 @@ impl SnapshotStore {
         tracing::info!(index = last.index, "a snapshot was installed");
         self.kept.set(vec![last]);
         *self.size() = Some(bytes);
-        *self.held() = Some(Current { meta: meta.clone(), path });
+        *self.held() = Some(Current { meta: meta.clone(), path, bytes });
         Ok(state)
     }
 
@@ -412,4 +435,39 @@ fn positions(disk: &Disk, dir: &Path, newest: u64) -> Vec<LogId> {
     };
     let found = names.iter().filter_map(|name| position(name));
     found.filter(|at| at.index <= newest).map(LogId::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use palisade_state::Machine;
+
+    use super::*;
+    use crate::{disk::MemFiles, types::log_id};
+
+    #[tokio::test]
+    async fn one_that_was_overtaken_by_the_leaders_leaves_nothing() {
+        let disk = Disk::simulated(Arc::new(MemFiles::new()));
+        let dir = PathBuf::from("/s");
+        let (store, _) = SnapshotStore::open(disk, dir, [7; 16], 0).unwrap();
+        let view = Machine::new(State::default()).published().view();
+        let meta = |index| SnapshotMeta {
+            last_log_id: Some(log_id(1, index)),
+            last_membership: StoredMembership::default(),
+        };
+        store.write(view.clone(), meta(50)).await.unwrap();
+        let changing = store.changing.lock().await;
+        let mut building = Box::pin(store.write(view, meta(100)));
+        assert!(building.as_mut().now_or_never().is_none(), "it waits for the other");
+        let mut installed = store.held().clone().unwrap();
+        installed.meta = meta(500);
+        *store.held() = Some(installed);
+        store.kept.set(vec![log_id(1, 500)]);
+        drop(changing);
+        assert!(matches!(building.await, Ok(SnapshotData::PutOff)));
+        assert_eq!(store.current().unwrap().meta.last_log_id, Some(log_id(1, 500)));
+        assert_eq!(store.kept.newest(), Some(log_id(1, 500)));
+        let names = store.disk.files.list(&store.dir).unwrap();
+        assert_eq!(names.len(), 1, "{names:?}");
+    }
 }

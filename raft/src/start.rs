@@ -587,6 +587,7 @@ impl<R: AsyncRuntime> Parts<R> {
         let every = self.tuning.snapshot_check;
         let mut schedule = Schedule::new(self.tuning.snapshot_log_bytes, every);
         let metrics = self.shared.metrics.clone();
+        let snapshots = self.shared.snapshots.clone();
         let task = async move {
             loop {
                 rt.sleep(every).await;
@@ -597,8 +598,9 @@ impl<R: AsyncRuntime> Parts<R> {
                     return;
                 }
                 let written = recovered_bytes + wal.stats().bytes;
-                let (taken, put_off) = (metrics.snapshots_taken(), metrics.snapshots_put_off());
-                if !schedule.is_due(rt.now(), written, taken, put_off) || wal.is_low() {
+                let counts = (metrics.snapshots_taken(), metrics.snapshots_put_off());
+                let bytes = snapshots.bytes();
+                if !schedule.is_due(rt.now(), written, counts, bytes) || wal.is_low() {
                     continue;
                 }
                 schedule.begun(written);

@@ -6,7 +6,7 @@ use palisade_raft::{Replica, Tuning, disk::Files};
 use palisade_state::Store;
 
 use crate::{
-    support::{eventually, snapshot_up_to, tuning, write},
+    support::{eventually, snapshot_up_to, snapshots_until, tuning, write},
     wires::{Simulated, formed, start},
 };
 
@@ -31,6 +31,14 @@ async fn taken(replica: &Replica, times: u64) {
     eventually("it is taken", || {
         assert_eq!(replica.fault(), None);
         (replica.metrics().snapshots_taken() >= times).then_some(())
+    })
+    .await;
+}
+
+async fn ask_until(replica: &Replica, mut look: impl FnMut() -> bool) {
+    snapshots_until(replica, "it is taken or put off", || {
+        assert_eq!(replica.fault(), None);
+        look().then_some(())
     })
     .await;
 }
@@ -65,22 +73,19 @@ async fn finds_out_while_writing(reserve_bytes: u64) {
     tuning.log.reserve_bytes = reserve_bytes;
     let Simulated { disks, replicas, .. } = formed(tuning).await;
     let (replica, disk) = (&replicas[1], &disks[1]);
-    replica.take_snapshot().await.unwrap();
-    taken(replica, 1).await;
+    ask_until(replica, || replica.metrics().snapshots_taken() >= 1).await;
     fill(replica, "a").await;
 
     let used = disk.used();
     disk.set_capacity(Some(used + reserve_bytes + 3 * MIB));
-    replica.take_snapshot().await.unwrap();
-    put_off(replica, 1).await;
+    ask_until(replica, || replica.metrics().snapshots_put_off() >= 1).await;
     assert_eq!(disk.list(Path::new(SNAPSHOTS)).unwrap().len(), 1, "the one before");
     write(replica.as_ref(), "it still serves", b"v").await.unwrap();
-    replica.take_snapshot().await.unwrap();
-    put_off(replica, 2).await;
+    let before = replica.metrics().snapshots_put_off();
+    ask_until(replica, || replica.metrics().snapshots_put_off() > before).await;
 
     disk.set_capacity(None);
-    replica.take_snapshot().await.unwrap();
-    taken(replica, 2).await;
+    ask_until(replica, || replica.metrics().snapshots_taken() >= 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

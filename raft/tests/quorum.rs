@@ -2,9 +2,12 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use palisade_raft::Tuning;
-use palisade_state::{Store, StoreError};
+use palisade_state::{
+    Store, StoreError,
+    command::{Kind, Tick},
+};
 
-use crate::support::{Cluster, holds, put, tuning, write};
+use crate::support::{Cluster, eventually, holds, put, tuning, write};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_callers_are_told_in_time() {
@@ -62,4 +65,24 @@ async fn what_is_too_large_is_refused_before_it_is_proposed() {
         let refused = replica.propose(put("k", &vec![0; 2 << 20])).await;
         assert!(matches!(refused, Err(StoreError::TooLarge(_))), "{refused:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_have_been_applied_is_not_called_refused_later() {
+    let mut cluster = Cluster::formed(tuning()).await;
+    let id = cluster.leader().await;
+    for other in (1..=3).filter(|other| *other != id) {
+        cluster.kill(other);
+    }
+    let leader = cluster.replica(id);
+    let before = leader.status().last_index;
+    // It is tried again by itself, and the second attempt finds a replica that stops.
+    let proposing = {
+        let leader = leader.clone();
+        tokio::spawn(async move { leader.propose(Kind::Tick(Tick {}).into()).await })
+    };
+    eventually("it is in the log", || (leader.status().last_index > before).then_some(())).await;
+    leader.shutdown().await;
+    let answer = proposing.await.unwrap();
+    assert!(matches!(answer, Err(StoreError::Unknown)), "{answer:?}");
 }

@@ -5,12 +5,13 @@ use std::path::Path;
 use palisade_raft::{
     Tuning,
     disk::{Files, MemFiles},
+    peer::{PeerError, wire},
 };
 use palisade_state::Store;
 
 use crate::{
     support::{eventually, snapshot_up_to, tuning, write},
-    wires::{Direct, Simulated, formed, start},
+    wires::{Direct, Simulated, formed, leads, start},
 };
 
 const MIB: u64 = 1 << 20;
@@ -121,4 +122,31 @@ async fn a_whole_snapshot_without_room_for_its_name_waits_and_stops_nobody() {
     })
     .await;
     assert_eq!(behind.view().count("t"), 161);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_waits_for_its_name_outlives_its_sender_and_the_next_one() {
+    let (cluster, disk) = behind().await;
+    disk.no_room_for_names(Some(".snap"));
+    let behind = start(3, &cluster.wires, disk.clone(), small()).await;
+    eventually("it waits", || (behind.metrics().snapshots_put_off() > 0).then_some(())).await;
+    let leader = &cluster.replicas[leads(&cluster.replicas).await];
+    cluster.wires.remove(leader.replica().0);
+    leader.shutdown().await;
+    // The next one has another snapshot, and would begin by putting away what was received in part.
+    let last = Some(wire::LogId { term: 99, index: 9999 });
+    let other = wire::SnapshotHead { vote: None, last, bytes: 1000, crc: 7 };
+    let answer = behind.peer_api().snapshot_have(other).await;
+    assert!(
+        matches!(&answer, Err(PeerError::Failed(why)) if why.contains("another")),
+        "{answer:?}"
+    );
+    disk.no_room_for_names(None);
+    eventually("it is installed", || {
+        assert_eq!(behind.fault(), None);
+        (behind.view().count("t") == 161).then_some(())
+    })
+    .await;
+    let left = disk.list(Path::new(SNAPSHOTS)).unwrap();
+    assert!(left.iter().any(|name| name.ends_with(".snap")), "{left:?}");
 }

@@ -38,6 +38,25 @@ pub async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T
     }
 }
 
+/// Asks for snapshots until there is a value; one that is asked for while another is being made comes to nothing.
+pub async fn snapshots_until<T>(
+    replica: &Replica,
+    what: &str,
+    mut look: impl FnMut() -> Option<T>,
+) -> T {
+    let begun = Instant::now();
+    loop {
+        replica.take_snapshot().await.unwrap();
+        for _ in 0..30 {
+            if let Some(found) = look() {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        assert!(begun.elapsed() < LIMIT, "never: {what}");
+    }
+}
+
 /// A certificate authority.
 pub struct Ca {
     issuer: Issuer<'static, KeyPair>,
@@ -324,8 +343,7 @@ impl Cluster {
 /// Has `replica` take a snapshot that holds at least everything up to `index`.
 pub async fn snapshot_up_to(replica: &Replica, index: u64) {
     eventually("as far", || (replica.view().applied().index >= index).then_some(())).await;
-    replica.take_snapshot().await.unwrap();
-    eventually("the snapshot", || {
+    snapshots_until(replica, "the snapshot", || {
         (replica.status().snapshot_index.unwrap_or(0) >= index).then_some(())
     })
     .await;

@@ -3,13 +3,15 @@
 //! # Invariants
 //! - `SNAP-5` What was received of a snapshot is gone on with only for the very same file: its position, length and
 //!   checksum; and of what is found on the disk, only whole pieces whose checksums are right.
+//! - `SNAP-6` From the first chunk until openraft has installed or refused it, a received snapshot has its file for
+//!   itself, also when its sender is gone.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::BoxStream};
 use openraft::{AsyncRuntime, async_runtime::WatchReceiver};
 use palisade_state::{Rt, port::timeout};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 
 use super::{PeerError, convert, wire};
 use crate::{
@@ -66,8 +68,8 @@ impl Receiving {
         Self { slot: Arc::default(), rt, snapshots, metrics }
     }
 
-    fn only(&self) -> Result<MutexGuard<'_, Slot>, PeerError> {
-        self.slot.try_lock().map_err(|_| what("another snapshot is being received"))
+    fn only(&self) -> Result<OwnedMutexGuard<Slot>, PeerError> {
+        self.slot.clone().try_lock_owned().map_err(|_| what("another snapshot is being received"))
     }
 
     /// How much of the announced snapshot is here.
@@ -111,7 +113,16 @@ impl Receiving {
         let work = move || receiver.settle().map(|()| receiver);
         let settled = self.snapshots.disk.run("snapshot-receive", work).await;
         let receiver = settled.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
-        install(&raft, vote, receiver).await
+        let (tx, rx) = oneshot::channel();
+        // By itself, since the caller may go: until it is installed the next one must not clean up its file (`SNAP-6`).
+        self.rt.spawn(
+            "snapshot-install",
+            Box::pin(async move {
+                let _ = tx.send(install(&raft, vote, receiver).await);
+                drop(slot);
+            }),
+        );
+        rx.await.map_err(|_| what("the replica is stopping"))?
     }
 
     async fn take(&self, slot: &mut Slot, mut chunks: Chunks) -> Result<Vote, PeerError> {

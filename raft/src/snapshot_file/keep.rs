@@ -35,7 +35,8 @@ fn names(files: &dyn Files, dir: &Path) -> Result<Vec<(Position, String)>, Snaps
 /// Finds the newest snapshot of `cluster` in `dir` that is good from end to end.
 ///
 /// Bad ones are passed over, reported and left where they are, until [`set_aside`]; one of a newer format is an error:
-/// a newer release has been here. When a good one is older than the log's beginning, or there is none, the caller
+/// a newer release has been here; and so is one that cannot be read just now (no file handles, no permission): it is
+/// not damaged, and an older one must not take its place. When a good one is older than the log's beginning, or there is none, the caller
 /// must get one from a peer.
 pub fn newest_good(
     files: &dyn Files,
@@ -63,6 +64,7 @@ pub fn newest_good_with<T: Default>(
             }
             Ok(_) => bad.push(SnapshotError::Foreign { file: path }),
             Err(error @ SnapshotError::NewerFormat { .. }) => return Err(error),
+            Err(error) if error.is_passing() => return Err(error),
             Err(error) => bad.push(error),
         }
     }

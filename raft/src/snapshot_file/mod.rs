@@ -101,6 +101,17 @@ impl SnapshotError {
         matches!(self, Self::Io { source, .. } if crate::disk::is_full(source))
     }
 
+    /// Whether the machine could not read it just now, which says nothing of the file.
+    pub(super) fn is_passing(&self) -> bool {
+        use io::ErrorKind::{Interrupted, OutOfMemory, PermissionDenied, WouldBlock};
+        let Self::Io { source, .. } = self else { return false };
+        let no_handles = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
+        matches!(source.kind(), Interrupted | OutOfMemory | PermissionDenied | WouldBlock)
+            || source
+                .raw_os_error()
+                .is_some_and(|raw| no_handles.iter().any(|errno| errno.raw_os_error() == raw))
+    }
+
     fn corrupt(file: &Path, offset: u64, what: impl Into<String>) -> Self {
         Self::Corrupt { file: file.to_owned(), offset, what: what.into() }
     }
