@@ -156,7 +156,7 @@ async fn start_replica(
     let started = island.handle.spawn(Replica::start(options)).await;
     let started = started.map_err(|error| failed("the replica's start panicked", &error))?;
     let replica = started.map_err(|error| match error {
-        StartError::Removed(told) => Failure::new(Exit::Conflict, told),
+        StartError::Removed(told) | StartError::Copy(told) => Failure::new(Exit::Conflict, told),
         error => failed("cannot start the replica", &error),
     })?;
     // It has a log now and has not voted yet: it is told of the other members by `form`, later.
@@ -266,7 +266,7 @@ async fn start_modules(registry: &palisade_contract::Registry, context: &Context
 async fn fault(rt: &Rt, replica: &Replica) -> Failure {
     loop {
         if let Some(reason) = replica.fault() {
-            if replica.is_removed() {
+            if replica.is_barred() {
                 return Failure::new(Exit::Conflict, reason);
             }
             return Failure::new(Exit::Error, format!("the replica stopped: {reason}")).hint(
