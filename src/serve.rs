@@ -156,7 +156,7 @@ async fn start_replica(
     let started = island.handle.spawn(Replica::start(options)).await;
     let started = started.map_err(|error| failed("the replica's start panicked", &error))?;
     let replica = started.map_err(|error| match error {
-        StartError::Removed(told) | StartError::Copy(told) => Failure::new(Exit::Conflict, told),
+        StartError::Removed(told) | StartError::Copy(told) | StartError::Lost(told) => Failure::new(Exit::Conflict, told),
         error => failed("cannot start the replica", &error),
     })?;
     // It has a log now and has not voted yet: it is told of the other members by `form`, later.

@@ -1,4 +1,5 @@
-//! The end of a replica that was removed, and of a copy of one: it says so, and never serves again.
+//! The end of a replica that was removed, of a copy of one, and of one that has lost some of its log: it says so, and
+//! never serves again.
 //!
 //! # Invariants
 //! - `MEMBER-1` A replica that once learnt that it was removed does not start again: the mark is in its data directory
@@ -14,6 +15,7 @@ use crate::{Identity, StartError, fault::Fault, peer::PeerError};
 
 const REMOVED: &str = "removed.json";
 const COPY: &str = "copy.json";
+const LOST: &str = "lost.json";
 
 /// What a replica remembers that must not start.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -54,6 +56,16 @@ fn copy_message(identity: &Identity, why: &str, dir: &Path) -> String {
     )
 }
 
+/// What an operator is told of a replica whose data went back in time.
+fn lost_message(identity: &Identity, why: &str) -> String {
+    let Identity { cluster, replica, .. } = identity;
+    format!(
+        "replica {replica} of cluster {cluster} must not serve with this data: {why}. If it came back under its id, \
+         writes that the cluster has acknowledged could be lost. Let it join again under a new id, with \
+         `palisade cluster repair` or `palisade cluster join --replace {replica}`"
+    )
+}
+
 fn read_mark(dir: &Path, name: &str) -> io::Result<Option<String>> {
     match fs::read(dir.join(name)) {
         // A mark that cannot be read is one all the same.
@@ -72,6 +84,9 @@ pub(crate) fn check(dir: &Path, identity: &Identity) -> Result<(), StartError> {
     if let Some(why) = read_mark(dir, REMOVED).map_err(in_dir)? {
         return Err(StartError::Removed(message(identity, &why)));
     }
+    if let Some(why) = read_mark(dir, LOST).map_err(in_dir)? {
+        return Err(StartError::Lost(lost_message(identity, &why)));
+    }
     match read_mark(dir, COPY).map_err(in_dir)? {
         Some(why) => Err(StartError::Copy(copy_message(identity, &why, dir))),
         None => Ok(()),
@@ -85,8 +100,10 @@ impl Exile {
 
     /// Takes note when a peer says that this replica was removed.
     pub(crate) fn note(&self, error: &PeerError) {
-        if let PeerError::Removed(why) = error {
-            self.begin(why);
+        match error {
+            PeerError::Removed(why) => self.begin(why),
+            PeerError::Lost(why) => self.lost(why),
+            _ => {}
         }
     }
 
@@ -99,6 +116,11 @@ impl Exile {
     pub(crate) fn copied(&self, why: &str) {
         let dir = self.dir.as_deref().unwrap_or(Path::new("its data directory"));
         self.end(COPY, why, copy_message(&self.identity, why, dir));
+    }
+
+    /// This replica's log has lost something that it had confirmed.
+    pub(crate) fn lost(&self, why: &str) {
+        self.end(LOST, why, lost_message(&self.identity, why));
     }
 
     fn end(&self, name: &str, why: &str, told: String) {

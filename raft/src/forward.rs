@@ -80,9 +80,10 @@ impl Session {
                 tracing::debug!(leader = self.leader, error = %error, "commands cannot be forwarded");
                 self.exile.note(&error);
                 let refusal = match error {
-                    PeerError::Unreachable(_) | PeerError::Refused(_) | PeerError::Removed(_) => {
-                        Refusal::NotLeader
-                    }
+                    PeerError::Unreachable(_)
+                    | PeerError::Refused(_)
+                    | PeerError::Removed(_)
+                    | PeerError::Lost(_) => Refusal::NotLeader,
                     PeerError::Failed(_) => Refusal::Unknown,
                 };
                 return self.end(&refusal);

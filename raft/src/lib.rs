@@ -22,6 +22,7 @@ mod forward;
 mod handover;
 pub mod history;
 mod identity;
+mod known;
 mod leadership;
 mod link;
 mod log_store;

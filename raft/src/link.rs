@@ -63,6 +63,8 @@ struct State {
     missed: u32,
     broken: u32,
     stuck_at: Option<Duration>,
+    /// What the peer has confirmed to this replica as the leader of a term.
+    confirmed: Option<(u64, u64)>,
 }
 
 /// What is known of one peer.
@@ -108,6 +110,18 @@ impl Link {
         }
     }
 
+    /// The peer has all log entries up to `index`, and says so to the leader of `term`.
+    pub(crate) fn confirmed(&self, term: u64, index: u64) {
+        let mut state = self.state();
+        let before = state.confirmed.filter(|(of, _)| *of == term);
+        state.confirmed = Some((term, before.map_or(index, |(_, had)| had.max(index))));
+    }
+
+    /// The last log entry that the peer has confirmed to the leader of `term`.
+    pub(crate) fn had(&self, term: u64) -> Option<u64> {
+        self.state().confirmed.filter(|(of, _)| *of == term).map(|(_, had)| had)
+    }
+
     /// The peer let this replica in.
     pub(crate) fn opened(&self, way: Way) {
         self.back(&mut self.state(), way);
@@ -128,7 +142,13 @@ impl Link {
     pub(crate) fn failed(&self, way: Way, error: &PeerError) {
         let mut state = self.state();
         match (error, way) {
-            (PeerError::Unreachable(_) | PeerError::Refused(_) | PeerError::Removed(_), _) => {
+            (
+                PeerError::Unreachable(_)
+                | PeerError::Refused(_)
+                | PeerError::Removed(_)
+                | PeerError::Lost(_),
+                _,
+            ) => {
                 self.cut(&mut state, way, &chain(error));
             }
             (PeerError::Failed(_), Way::Heartbeat) => self.missed(&mut state, &chain(error)),

@@ -116,6 +116,12 @@ impl LogStore {
         Ok(Self { tail: Arc::new(Mutex::new(tail)), wal, kept, fault })
     }
 
+    /// The index of the last entry, or of the last one that was purged; 0: there was none.
+    pub(crate) fn last_index(&self) -> u64 {
+        let tail = self.tail();
+        tail.last.max(tail.purged).map_or(0, |last| last.index)
+    }
+
     fn tail(&self) -> MutexGuard<'_, Tail> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -20,14 +20,16 @@ use openraft::{
     errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable},
     network::{RPCOption, stream_append_sequential},
     raft::{
-        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
-        TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError,
+        StreamAppendResult, TransferLeaderRequest, TransferLeaderResponse, VoteRequest,
+        VoteResponse,
     },
 };
 use palisade_state::{Rt, port::timeout};
 
 use crate::{
     fault::chain,
+    known::{self, Known},
     link::{Link, Links, Pace, Way},
     metrics::Metrics,
     peer::{Answer, Answers, PeerApi, PeerError, Purpose, convert, wire},
@@ -56,6 +58,7 @@ pub(crate) struct Factory {
     pub(crate) peers: Arc<Peers>,
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) known: Arc<Known>,
 }
 
 impl Factory {
@@ -103,9 +106,10 @@ pub(crate) struct Network {
 
 fn rpc_error<R: AsyncRuntime>(error: &PeerError) -> Rpc<R> {
     match error {
-        PeerError::Unreachable(_) | PeerError::Refused(_) | PeerError::Removed(_) => {
-            Unreachable::new(error).into()
-        }
+        PeerError::Unreachable(_)
+        | PeerError::Refused(_)
+        | PeerError::Removed(_)
+        | PeerError::Lost(_) => Unreachable::new(error).into(),
         PeerError::Failed(_) => NetworkError::new(error).into(),
     }
 }
@@ -131,6 +135,21 @@ impl Network {
 }
 
 impl Network {
+    /// `LOST-1`
+    fn counted<R: AsyncRuntime>(
+        &self,
+        answer: Result<VoteResponse<C<R>>, PeerError>,
+    ) -> Result<VoteResponse<C<R>>, PeerError> {
+        let answer = answer?;
+        if answer.vote_granted
+            && let Err(why) = self.factory.known.check(self.target, answer.last_log_id)
+        {
+            tracing::warn!(peer = self.target, why, "a vote was not counted");
+            return Err(PeerError::Refused(why));
+        }
+        Ok(answer)
+    }
+
     /// How much of a snapshot the peer has; one that does not know the question gets all of it.
     fn have(&self, head: wire::SnapshotHead) -> Answer<u64> {
         let (rt, asked) = (self.factory.rt.clone(), self.bulk.snapshot_have(head));
@@ -154,6 +173,17 @@ struct Opening {
     metrics: Arc<Metrics>,
     rt: Rt,
     target: u64,
+    known: Arc<Known>,
+}
+
+/// What went out on a stream.
+#[derive(Default)]
+struct Sent {
+    requests: AtomicU64,
+    /// The leader's term.
+    term: AtomicU64,
+    /// What was committed when the last one went out.
+    commit: AtomicU64,
 }
 
 impl Opening {
@@ -169,8 +199,9 @@ impl Opening {
             self.rt.sleep(pause).await;
         }
         self.metrics.append_streams.inc();
-        let sent = Arc::new(AtomicU64::new(0));
-        let call = self.append.append(requests::<R, _>(input, sent.clone()));
+        let sent = Arc::<Sent>::default();
+        let confirmed = self.known.floor(self.target);
+        let call = self.append.append(requests::<R, _>(input, sent.clone(), confirmed));
         let opened = timeout(self.rt.as_ref(), STREAM_SETUP_LIMIT, call).await;
         let opened = opened.unwrap_or_else(|| {
             let what = format!("replica {} did not answer in time", self.target);
@@ -191,13 +222,13 @@ impl Opening {
 struct Session {
     opening: Opening,
     replies: Answers<wire::AppendReply>,
-    sent: Arc<AtomicU64>,
+    sent: Arc<Sent>,
     received: u64,
 }
 
 impl Session {
     fn owes(&self) -> bool {
-        self.sent.load(Ordering::Relaxed) > self.received
+        self.sent.requests.load(Ordering::Relaxed) > self.received
     }
 
     /// The next reply; `None` once the stream has ended.
@@ -212,6 +243,7 @@ impl Session {
             return None;
         };
         let next = reply.and_then(convert::appended_in);
+        let next = next.and_then(|appended| self.keeps_what_it_had::<R>(appended));
         match &next {
             Ok(_) => {
                 self.opening.pace.replied();
@@ -220,6 +252,30 @@ impl Session {
             Err(error) => self.opening.failed(error),
         }
         Some(next)
+    }
+
+    /// Notes what the follower confirms. A conflict at something that it had confirmed to this leader is no conflict:
+    /// openraft would take it for a fault of its own.
+    fn keeps_what_it_had<R: AsyncRuntime>(
+        &self,
+        appended: StreamAppendResult<C<R>>,
+    ) -> Result<StreamAppendResult<C<R>>, PeerError> {
+        let Opening { target, link, known, .. } = &self.opening;
+        let term = self.sent.term.load(Ordering::Relaxed);
+        match &appended {
+            Ok(Some(last)) => {
+                link.confirmed(term, last.index);
+                known.had(*target, last.index.min(self.sent.commit.load(Ordering::Relaxed)));
+            }
+            Err(StreamAppendError::Conflict(at)) => {
+                if let Some(had) = link.had(term).filter(|had| at.index <= *had) {
+                    let last = at.index.saturating_sub(1);
+                    return Err(PeerError::Refused(known::lost(*target, last, had)));
+                }
+            }
+            Ok(None) | Err(StreamAppendError::HigherVote(_)) => {}
+        }
+        Ok(appended)
     }
 
     async fn reply(&mut self) -> Option<Result<wire::AppendReply, PeerError>> {
@@ -277,7 +333,8 @@ where
 /// Requests as they go out; an entry that cannot be encoded ends them.
 fn requests<R: AsyncRuntime, S>(
     input: S,
-    sent: Arc<AtomicU64>,
+    sent: Arc<Sent>,
+    confirmed: u64,
 ) -> BoxStream<'static, wire::AppendRequest>
 where
     S: Stream<Item = AppendEntriesRequest<C<R>>> + Send + Unpin + 'static,
@@ -288,9 +345,16 @@ where
         async move {
             let request = input.next().await?;
             match convert::append_out::<R>(&request) {
-                Ok(request) => {
-                    sent.fetch_add(1, Ordering::Relaxed);
-                    Some((request, input))
+                Ok(mut out) => {
+                    sent.term.store(request.vote.leader_id.term, Ordering::Relaxed);
+                    if let Some(commit) = request.leader_commit {
+                        sent.commit.store(commit.index, Ordering::Relaxed);
+                    }
+                    // Once is enough: what a process has confirmed it has until it ends, and its connections with it.
+                    if sent.requests.fetch_add(1, Ordering::Relaxed) == 0 {
+                        out.confirmed = confirmed;
+                    }
+                    Some((out, input))
                 }
                 Err(error) => {
                     tracing::error!(error = chain(&error), "a log entry cannot be sent");
@@ -311,7 +375,8 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<C<R>>, Rpc<R>> {
         let last = rpc.entries.last().map(|entry| entry.log_id).or(rpc.prev_log_id);
-        let request = convert::append_out::<R>(&rpc).map_err(|e| NetworkError::new(&e))?;
+        let mut request = convert::append_out::<R>(&rpc).map_err(|e| NetworkError::new(&e))?;
+        request.confirmed = self.factory.known.floor(self.target);
         let beat = self.link.heartbeat();
         let answer = self.heartbeat.heartbeat(request);
         let call = answer.inspect(move |result| beat.ended(result));
@@ -337,6 +402,7 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
             metrics: self.factory.metrics.clone(),
             rt: self.factory.rt.clone(),
             target: self.target,
+            known: self.factory.known.clone(),
         };
         std::future::ready(Ok(answers::<R, S>(opening, input))).boxed()
     }
@@ -348,7 +414,7 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
     ) -> Result<VoteResponse<C<R>>, Rpc<R>> {
         let call = self.election.vote(convert::vote_out::<R>(&rpc));
         let reply = self.limited::<_, R>(option.hard_ttl(), call).await?;
-        convert::voted_in::<R>(reply).map_err(|error| rpc_error(&error))
+        self.counted(convert::voted_in::<R>(reply)).map_err(|error| rpc_error(&error))
     }
 
     async fn pre_vote(
@@ -358,7 +424,7 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
     ) -> Result<VoteResponse<C<R>>, Rpc<R>> {
         let call = self.election.pre_vote(convert::vote_out::<R>(&rpc));
         let reply = self.limited::<_, R>(option.hard_ttl(), call).await?;
-        convert::voted_in::<R>(reply).map_err(|error| rpc_error(&error))
+        self.counted(convert::voted_in::<R>(reply)).map_err(|error| rpc_error(&error))
     }
 
     async fn full_snapshot(

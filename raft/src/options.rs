@@ -195,6 +195,9 @@ pub enum StartError {
     /// The replica was removed from its cluster.
     #[error("{0}")]
     Removed(String),
+    /// The replica's log has lost something that it had confirmed.
+    #[error("{0}")]
+    Lost(String),
     /// The data directory was found to be a copy of another one in use.
     #[error("{0}")]
     Copy(String),

@@ -334,12 +334,16 @@ impl<R: AsyncRuntime> Replica<R> {
         let matched = shown.replication.unwrap_or_default();
         let acked = shown.heartbeat.unwrap_or_default();
         let view = self.published.view();
+        let led = self.leadership.led_since(shown.id, shown.current_term);
+        let led = led.map(|since| self.rt.now().saturating_sub(since));
         let member = |(id, node): (&u64, &crate::types::Node)| {
             let leader = shown.current_leader == Some(*id);
             let is_me = *id == shown.id;
             let matched_index = matched.get(id).copied().flatten().map(|at| at.index);
             let matched_index = if leader && is_me { shown.last_log_index } else { matched_index };
-            let ack = acked.get(id).copied().flatten();
+            let ack = acked.get(id).copied().flatten().map(|at| at.into_inner().elapsed());
+            // One that has never answered this leader has been silent since it leads, at least.
+            let silent = ack.or(led).filter(|_| !is_me);
             MemberStatus {
                 id: ReplicaId(*id),
                 peer_addr: node.peer_addr.clone(),
@@ -349,7 +353,7 @@ impl<R: AsyncRuntime> Replica<R> {
                 matched_index,
                 lag: matched_index
                     .map(|matched| shown.last_log_index.unwrap_or(0).saturating_sub(matched)),
-                last_ack_ms: ack.map(|at| millis(at.into_inner().elapsed())),
+                last_ack_ms: silent.map(millis),
                 drained: roster::is_drained(&view, ReplicaId(*id)),
                 phase: self.asking.members.phase(*id),
                 version: view.replica(*id).map(|row| row.version.clone()),

@@ -20,6 +20,7 @@ use crate::{
     fault::{Fault, chain},
     forward::Forwarder,
     history::{self, Feed, Feeder, History, StartHistory},
+    known::Known,
     leadership::{self, Leadership},
     link::Links,
     log_store::LogStore,
@@ -256,12 +257,14 @@ impl<R: AsyncRuntime> Replica<R> {
         let machine = StateMachine::new(machine, start, shared.clone(), feeder);
         let addresses = Arc::new(Addresses::of(&neighbours.hints));
         let peers = Arc::new(Peers::new(connected.transport.clone(), addresses, exile));
+        let known = Arc::new(Known::new(published.clone()));
         let factory = Factory {
             rt: rt.clone(),
             links: Arc::new(Links::new(rt.clone(), metrics.clone())),
             peers: peers.clone(),
             snapshots: recovery.snapshots.clone(),
             metrics: metrics.clone(),
+            known: known.clone(),
         };
         let raft = Raft::<R>::new(me, config, factory, recovery.log.clone(), machine).await;
         let fault = recovery.fault.clone();
@@ -287,6 +290,7 @@ impl<R: AsyncRuntime> Replica<R> {
             published,
             peers,
             neighbours,
+            known,
             history: (history, writing),
             disk: (disk, dir, recovery.times),
         };
@@ -318,6 +322,7 @@ struct Parts<R: AsyncRuntime> {
     published: Arc<palisade_state::Published>,
     peers: Arc<Peers>,
     neighbours: Neighbours,
+    known: Arc<Known>,
     history: (History, Option<history::Running>),
     disk: (Disk, PathBuf, Arc<SyncTimes>),
 }
@@ -348,6 +353,10 @@ impl<R: AsyncRuntime> Parts<R> {
             ),
             members: asking.members.clone(),
             door: door.clone(),
+            known: self.known.clone(),
+            log: log.clone(),
+            published: self.published.clone(),
+            exile: self.peers.exile().clone(),
         });
         self.spawn_store(&stop, &wal, &leadership, &proposer, waiting, readers);
         let (tls, serving) = self.serve(connected.serving, api.clone(), store, door);

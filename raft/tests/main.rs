@@ -15,6 +15,7 @@ mod formation;
 mod full_disk;
 mod history;
 mod load;
+mod lost;
 mod membership;
 mod offline;
 mod quorum;

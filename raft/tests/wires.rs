@@ -251,6 +251,13 @@ pub struct Simulated {
     ahead_ms: Arc<AtomicU64>,
 }
 
+/// The members of such a cluster.
+pub fn members() -> Vec<Member> {
+    (1..=3)
+        .map(|id| Member { id: ReplicaId(id), peer_addr: id.to_string(), api_addr: id.to_string() })
+        .collect()
+}
+
 /// Three replicas that are a cluster.
 pub async fn formed(tuning: Tuning) -> Simulated {
     let ahead_ms = Arc::<AtomicU64>::default();
@@ -261,9 +268,7 @@ pub async fn formed(tuning: Tuning) -> Simulated {
         let (disk, tuning) = (disk.clone(), tuning.clone());
         replicas.push(start_at(id, &wires, disk, tuning, ahead_ms.clone()).await);
     }
-    let members: Vec<Member> = (1..=3)
-        .map(|id| Member { id: ReplicaId(id), peer_addr: id.to_string(), api_addr: id.to_string() })
-        .collect();
+    let members = members();
     let forming = replicas.iter().map(|replica| replica.form(&members));
     assert!(futures::future::join_all(forming).await.into_iter().all(|formed| formed.is_ok()));
     Simulated { wires, disks, replicas, ahead_ms }

@@ -202,19 +202,21 @@ impl<R: AsyncRuntime> Members<R> {
         }
     }
 
-    /// Lets a leader that has just been elected hear of the others before it judges who answers.
+    /// Waits until each voter has answered since this was asked, or counts as silent: one that died a moment ago must not
+    /// be counted on (`MEMBER-8`). A leader that has just been elected hears of the others first.
     async fn hear_all(&self) {
         let begun = self.rt.now();
-        let all_answered = || {
-            let members = self.members();
-            members.voters.iter().all(|id| members.answers(*id, self.limit()))
-        };
         let is_young = || {
             let seen = self.leadership.seen();
             let since = self.leadership.led_since(self.me(), seen.term).unwrap_or(begun);
             self.rt.now().saturating_sub(since) < self.limit()
         };
-        while is_young() && !all_answered() && self.rt.now().saturating_sub(begun) < self.limit() {
+        let is_known = || {
+            let (members, asked) = (self.members(), self.rt.now().saturating_sub(begun));
+            let is_silent = |id| !members.answers(id, self.limit()) && !is_young();
+            members.voters.iter().all(|id| members.answers(*id, asked) || is_silent(*id))
+        };
+        while !is_known() && self.rt.now().saturating_sub(begun) < self.limit() * 2 {
             self.rt.sleep(HEAR_EVERY).await;
         }
     }

@@ -8,6 +8,8 @@
 //! - `MEMBER-3` A change that a majority of the voters after it does not answer is made by force only.
 //! - `MEMBER-5` A member that came with an enrolment has a row in the roster, whoever led when it came, and an enrolment
 //!   that somebody came with is never forgotten.
+//! - `MEMBER-8` Who answers is found out after a change was asked for: a replica that died a moment before is not counted
+//!   on. A change that waits for it would stop all writes.
 //! - `MEMBER-7` Changes are taken from members; whoever was enrolled may say hello. A farewell is taken from voters.
 
 pub(crate) mod ask;

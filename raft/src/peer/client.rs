@@ -41,6 +41,8 @@ pub(super) const EPOCH: &str = "palisade-epoch";
 pub(super) const FROM: &str = "palisade-from";
 /// In a refusal: the caller was removed from the cluster.
 pub(super) const REMOVED: &str = "palisade-removed";
+/// The status of a refusal carries this when the caller's log has lost something.
+pub(super) const LOST: &str = "palisade-lost";
 
 /// Which process of the replica calls.
 pub(super) const BOOT: &str = "palisade-boot";
@@ -272,7 +274,9 @@ impl Inner {
                 {
                     exile.copied(&format!("replica {} says: {why}", self.peer));
                 }
-                if status.metadata().contains_key(REMOVED) {
+                if status.metadata().contains_key(LOST) {
+                    PeerError::Lost(why)
+                } else if status.metadata().contains_key(REMOVED) {
                     PeerError::Removed(why)
                 } else {
                     PeerError::Refused(why)

@@ -66,6 +66,7 @@ pub(crate) fn append_out<R: AsyncRuntime>(
         prev: request.prev_log_id.map(Into::into),
         entries: request.entries.iter().map(entry_out).collect::<Result<_, _>>()?,
         commit: request.leader_commit.map(Into::into),
+        confirmed: 0,
     })
 }
 

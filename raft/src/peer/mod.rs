@@ -57,6 +57,9 @@ pub enum PeerError {
     /// The peer knows that this replica was removed from the cluster.
     #[error("this replica was removed: {0}")]
     Removed(String),
+    /// The peer knows that this replica's log has lost something.
+    #[error("{0}")]
+    Lost(String),
     /// The connection or the peer failed; the request may have been received.
     #[error("the call failed: {0}")]
     Failed(String),

@@ -25,7 +25,7 @@ use super::{
     Door, PeerApi, PeerError, TlsState,
     boots::{Boots, Seat},
     caller::Caller,
-    client::{MESSAGE_BYTES_MAX, REMOVED},
+    client::{LOST, MESSAGE_BYTES_MAX, REMOVED},
     gate::{Arrival, Gate},
     io::{Tag, Whole},
     store_server::StoreService,
@@ -196,6 +196,12 @@ impl From<PeerError> for Status {
                 let mut status = Self::permission_denied(why);
                 let mark = tonic::metadata::MetadataValue::from_static("1");
                 status.metadata_mut().insert(REMOVED, mark);
+                status
+            }
+            PeerError::Lost(why) => {
+                let mut status = Self::permission_denied(why);
+                let mark = tonic::metadata::MetadataValue::from_static("1");
+                status.metadata_mut().insert(LOST, mark);
                 status
             }
             PeerError::Unreachable(why) => Self::unavailable(why),
