@@ -35,8 +35,9 @@ pub(crate) fn message(identity: &Identity, why: &str) -> String {
     let Identity { cluster, replica, .. } = identity;
     let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
     format!(
-        "replica {replica} was removed from cluster {cluster}{why}: it must not serve again under this id. To use this \
-         machine again, make a new directory with `palisade cluster join`; this one may be deleted"
+        "replica {replica} was removed from cluster {cluster}{why}: it must not serve again under this id. To let \
+         this machine join again, run `palisade cluster repair` on this directory, or make a new one with `palisade \
+         cluster join`; this one may be deleted"
     )
 }
 

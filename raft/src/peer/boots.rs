@@ -111,7 +111,8 @@ impl Boots {
         }
         Err(Kept::Out(format!(
             "another process runs as replica {replica}, and it was there before this one: a copied data directory must \
-             not run beside its original; stop this process and remove the copy, or join it as a new replica"
+             not run beside its original; stop this process and remove the copy. For one more replica, make a new \
+             directory with `palisade cluster join`"
         )))
     }
 
