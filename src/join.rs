@@ -5,7 +5,7 @@
 //!   connection between replicas only, never over REST and never through the log.
 //! - `JOIN-2` A directory that was made to join never forms a cluster.
 
-use std::{fs, io, path::Path};
+use std::{fs, io, net::SocketAddr, path::Path};
 
 use palisade_raft::{Identity, JoinError, Joining, Member, Neighbours, PeerTls, Vault};
 use palisade_state::{ReplicaId, Rt};
@@ -42,7 +42,21 @@ pub(crate) fn claim_dir(dir: &Path) -> Result<(), InitError> {
     fs::remove_dir(dir).map_err(io_error(dir))
 }
 
-/// Writes the directory of a replica that joins.
+/// The configuration of a replica that joins, but for the members.
+pub(crate) fn plain_config(peer_listen: SocketAddr, api_listen: SocketAddr) -> ReplicaConfig {
+    ReplicaConfig {
+        peer_listen,
+        api_listen,
+        advertise: None,
+        heartbeat_ms: crate::init::HEARTBEAT_MS,
+        node_lost_ms: crate::init::NODE_LOST_MS,
+        backup: None,
+        history: HistoryConfig::default(),
+        members: vec![],
+    }
+}
+
+/// Writes the directory of a replica that joins as `me`, whose id the cluster gave; `config` gets its members here.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -50,22 +64,14 @@ pub(crate) fn write_joining(
     dir: &Path,
     enrolled: &Enrolled,
     key_pem: &str,
-    replica: &NewReplica,
-    listen: &NewReplica,
+    me: MemberConfig,
+    mut config: ReplicaConfig,
 ) -> Result<(), InitError> {
-    let mut members = enrolled.members.clone();
-    members.retain(|member| member.id != enrolled.identity.replica.0);
-    members.push(MemberConfig { id: enrolled.identity.replica.0, ..replica.member() });
-    let config = ReplicaConfig {
-        peer_listen: listen.listen(listen.peer_port),
-        api_listen: listen.listen(listen.api_port),
-        advertise: None,
-        heartbeat_ms: crate::init::HEARTBEAT_MS,
-        node_lost_ms: crate::init::NODE_LOST_MS,
-        backup: None,
-        history: HistoryConfig::default(),
-        members,
-    };
+    let id = enrolled.identity.replica.0;
+    config.members.clone_from(&enrolled.members);
+    // Whoever had its address before is not there any more.
+    config.members.retain(|member| member.id != id && member.peer_addr != me.peer_addr);
+    config.members.push(MemberConfig { id, ..me });
     let files: Vec<NewFile> = vec![
         ("pki/ca.pem", enrolled.ca_pem.clone().into(), 0o644),
         ("pki/replica.pem", enrolled.cert_pem.clone().into(), 0o644),
@@ -151,7 +157,11 @@ pub(crate) async fn first_steps(dir: &ReplicaDir, rt: Rt, neighbours: &Neighbour
         let failure = failed("cannot join the cluster", &error);
         match error {
             JoinError::Refused { .. } => failure
-                .hint("`palisade cluster status` shows who may come; `palisade cluster join` into a new directory begins anew"),
+                .hint(format!(
+                    "`palisade cluster status` shows who may come; `palisade cluster repair {} --force --yes` begins anew \
+                     under another id",
+                    dir.path.display()
+                )),
             _ => failure,
         }
     })?;
@@ -214,7 +224,8 @@ mod tests {
             ca_pem: "a".into(),
             members: vec![member(1), member(2)],
         };
-        write_joining(&dir, &enrolled, "k", &replica, &replica).unwrap();
+        let config = plain_config(replica.listen(7414), replica.listen(7404));
+        write_joining(&dir, &enrolled, "k", replica.member(), config).unwrap();
         let read = ReplicaDir::read(&dir).unwrap();
         assert!(read.is_joined() && lacks_secrets(&read), "JOIN-2");
         assert_eq!(read.member().unwrap().peer_addr, "127.0.0.1:7414");

@@ -8,6 +8,9 @@
 //! joined          there when it was made by `palisade cluster join`: it never forms a cluster
 //! started         made before the replica's first vote: from then on it must have a log
 //! data/           the log and the snapshots
+//! LOCK            held by the process that runs or mends it
+//! recovery.json   while a recovery is on its way
+//! repair.json     while a repair is on its way
 //! ```
 
 use std::{
@@ -22,12 +25,12 @@ use palisade_raft::{Identity, Member, history::Retention};
 use palisade_state::ReplicaId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::recovery::MARKER;
+use crate::recovery::{MARKER, RepairJournal};
 
 /// The mark of a replica that joined a cluster which was there.
 pub(crate) const JOINED: &str = "joined";
 /// The mark of a replica that has had a log.
-const STARTED: &str = "started";
+pub(crate) const STARTED: &str = "started";
 
 /// `replica.toml`: what an operator may edit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,7 +179,8 @@ pub enum DirError {
     /// The replica had a log and has none any more.
     #[error(
         "{} holds no log, and this replica had one: it may have voted and acknowledged writes that it no longer \
-         knows, so it must not come back under its id. Put its data back; the other replicas go on without it",
+         knows, so it must not come back under its id. Put its data back, or rejoin from the other replicas with \
+         `palisade cluster repair`",
         log.display()
     )]
     LogGone {
@@ -189,6 +193,15 @@ pub enum DirError {
         dir.display(), dir.display()
     )]
     Recovering {
+        /// The replica's directory.
+        dir: PathBuf,
+    },
+    /// A repair was begun and did not end.
+    #[error(
+        "a repair was begun in {} and did not end: end it with `palisade cluster repair {} --yes`",
+        dir.display(), dir.display()
+    )]
+    Repairing {
         /// The replica's directory.
         dir: PathBuf,
     },
@@ -219,8 +232,11 @@ impl ReplicaDir {
     /// Reads a directory.
     ///
     /// # Errors
-    /// A file is missing or malformed; the message names it.
+    /// A file is missing or malformed, and the message names it; or a repair of it did not end.
     pub fn read(path: &Path) -> Result<Self, DirError> {
+        if RepairJournal::blocks(path) {
+            return Err(DirError::Repairing { dir: path.to_owned() });
+        }
         let identity = json(&path.join("identity.json"))?;
         let config = read_config(&path.join("replica.toml"))?;
         let bootstrap_path = path.join("bootstrap.json");
@@ -241,6 +257,12 @@ impl ReplicaDir {
         fs::File::open(&self.path)?.sync_all()
     }
 
+    /// Whether it has had a log.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        self.path.join(STARTED).exists()
+    }
+
     /// Refuses a replica that had a log and has none any more. It may have voted and acknowledged
     /// what it no longer knows; if it came back under its id, a write could be lost in silence.
     ///
@@ -256,7 +278,7 @@ impl ReplicaDir {
         };
         let has_segment = fs::read_dir(&log)
             .is_ok_and(|entries| entries.flatten().any(|entry| is_segment(&entry)));
-        if has_segment || !self.path.join(STARTED).exists() {
+        if has_segment || !self.has_started() {
             return Ok(());
         }
         Err(DirError::LogGone { log })
@@ -304,7 +326,7 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<T, DirError> {
         .map_err(|error| DirError::Malformed { path: path.to_owned(), why: error.to_string() })
 }
 
-fn read_config(path: &Path) -> Result<ReplicaConfig, DirError> {
+pub(crate) fn read_config(path: &Path) -> Result<ReplicaConfig, DirError> {
     let malformed = |why: String| DirError::Malformed { path: path.to_owned(), why };
     let config: ReplicaConfig =
         toml::from_str(&read(path)?).map_err(|error| malformed(error.to_string()))?;

@@ -1,7 +1,7 @@
 //! `palisade serve`: one replica of the control plane, put together and run.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +16,7 @@ use palisade_api::{
 };
 use palisade_contract::Context;
 use palisade_raft::{
-    Member, Neighbours, PeerTls, Replica, ReplicaOptions, StartError, TokioRuntime,
+    Member, Neighbours, PeerTls, Replica, ReplicaOptions, StartError, TokioRuntime, disk::DirLock,
 };
 use palisade_scheduler::{migrate, worker};
 use palisade_state::{Role, Rt, Store};
@@ -29,7 +29,7 @@ use crate::{
     members::ReplicaMembers,
     output::{Exit, Failure, Outcome},
     recovery::Source,
-    replica_dir::ReplicaDir,
+    replica_dir::{DirError, ReplicaDir},
 };
 
 mod certificate;
@@ -95,7 +95,10 @@ impl Drop for Island {
 /// # Errors
 /// What keeps it from starting, or the fault that made it stop.
 pub async fn run(options: ServeOptions, stop: impl Future<Output = ()> + Send) -> Outcome {
-    let dir = ReplicaDir::read(&options.dir).map_err(|error| failed("cannot start", &error))?;
+    // Before anything is looked at: nobody mends what is being read.
+    let only = options.dir.is_dir().then(|| DirLock::acquire(&options.dir)).transpose();
+    let _only = only.map_err(|error| failed("cannot start", &error))?;
+    let dir = ReplicaDir::read(&options.dir).map_err(|error| cannot_start(&options.dir, &error))?;
     let island = Island::start("raft").map_err(|error| failed("cannot start a thread", &error))?;
     let rt: Rt = Arc::new(TokioRuntime::current().map_err(|error| failed("no runtime", &error))?);
     let neighbours = join::neighbours(&dir, options.advertise.as_ref())?;
@@ -126,11 +129,36 @@ fn failed(what: &str, error: &(dyn std::error::Error + 'static)) -> Failure {
     Failure::caused(what, error)
 }
 
+/// A directory that cannot be used, with the verb that mends it where one does.
+fn cannot_start(dir: &Path, error: &DirError) -> Failure {
+    let failure = failed("cannot start", error);
+    let identity = dir.join("identity.json");
+    match error {
+        DirError::LogGone { .. } => repairable(dir, failure),
+        DirError::Read { path, .. } | DirError::Malformed { path, .. }
+            if *path == identity && dir.join("replica.toml").exists() =>
+        {
+            repairable(dir, failure)
+        }
+        _ => failure,
+    }
+}
+
+fn repairable(dir: &Path, failure: Failure) -> Failure {
+    failure.hint(format!(
+        "`palisade cluster repair {}` says what it would do: the replica joins again under a new id, from the others, \
+         and what it had is kept",
+        dir.display()
+    ))
+}
+
 fn load_pki(dir: &ReplicaDir) -> Outcome<(Arc<Authority>, Certificate)> {
     let authority = Authority::load(&dir.pki("ca.pem"), &dir.pki("ca.key"))
-        .map_err(|error| failed("cannot use the cluster's CA", &error))?;
-    let certificate = Certificate::load(&dir.pki("replica.pem"), &dir.pki("replica.key"))
-        .map_err(|error| failed("cannot use the replica's certificate", &error))?;
+        .map_err(|error| repairable(&dir.path, failed("cannot use the cluster's CA", &error)))?;
+    let certificate = Certificate::load(&dir.pki("replica.pem"), &dir.pki("replica.key"));
+    let certificate = certificate.map_err(|error| {
+        repairable(&dir.path, failed("cannot use the replica's certificate", &error))
+    })?;
     Ok((Arc::new(authority), certificate))
 }
 
@@ -142,7 +170,7 @@ async fn start_replica(
     neighbours: Neighbours,
 ) -> Outcome<Arc<Replica>> {
     dir.member().map_err(|error| failed("cannot start", &error))?;
-    dir.check_log().map_err(|error| failed("cannot start", &error))?;
+    dir.check_log().map_err(|error| cannot_start(&dir.path, &error))?;
     let tls = PeerTls {
         ca_der: vec![authority.cert_der().clone()],
         chain_der: certificate.chain.clone(),
@@ -156,7 +184,11 @@ async fn start_replica(
     let started = island.handle.spawn(Replica::start(options)).await;
     let started = started.map_err(|error| failed("the replica's start panicked", &error))?;
     let replica = started.map_err(|error| match error {
-        StartError::Removed(told) | StartError::Copy(told) | StartError::Lost(told) => Failure::new(Exit::Conflict, told),
+        StartError::Removed(told) | StartError::Copy(told) => Failure::new(Exit::Conflict, told),
+        StartError::Lost(told) => repairable(&dir.path, Failure::new(Exit::Conflict, told)),
+        error if error.is_damage() => {
+            repairable(&dir.path, failed("cannot start the replica", &error))
+        }
         error => failed("cannot start the replica", &error),
     })?;
     // It has a log now and has not voted yet: it is told of the other members by `form`, later.
@@ -270,7 +302,8 @@ async fn fault(rt: &Rt, replica: &Replica) -> Failure {
                 return Failure::new(Exit::Conflict, reason);
             }
             return Failure::new(Exit::Error, format!("the replica stopped: {reason}")).hint(
-                "the other replicas go on; mend what the message names, then start this one again",
+                "the other replicas go on; mend what the message names, then start this one again; if it says then that \
+                 its data is damaged, `palisade cluster repair` lets it join again",
             );
         }
         rt.sleep(FAULT_CHECK).await;

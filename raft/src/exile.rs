@@ -11,7 +11,7 @@ use std::{fs, io, io::Write, path::Path, path::PathBuf, sync::Arc};
 
 use palisade_state::ReplicaId;
 
-use crate::{Identity, StartError, fault::Fault, peer::PeerError};
+use crate::{Identity, StartError, fault::Fault, offline::OfflineError, peer::PeerError};
 
 const REMOVED: &str = "removed.json";
 const COPY: &str = "copy.json";
@@ -40,8 +40,9 @@ pub(crate) fn message(identity: &Identity, why: &str) -> String {
     let Identity { cluster, replica, .. } = identity;
     let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
     format!(
-        "replica {replica} was removed from cluster {cluster}{why}: it must not serve again under this id. To use this \
-         machine again, make a new directory with `palisade cluster join`; this one may be deleted"
+        "replica {replica} was removed from cluster {cluster}{why}: it must not serve again under this id. To let \
+         this machine join again, run `palisade cluster repair` on this directory, or make a new one with `palisade \
+         cluster join`; this one may be deleted"
     )
 }
 
@@ -78,17 +79,47 @@ fn read_mark(dir: &Path, name: &str) -> io::Result<Option<String>> {
     }
 }
 
+/// Why the replica of a directory must not start.
+pub(crate) enum Barred {
+    Removed(String),
+    Copy(String),
+    Lost(String),
+    /// That cannot be found out.
+    Dir { dir: PathBuf, source: io::Error },
+}
+
+impl From<Barred> for StartError {
+    fn from(barred: Barred) -> Self {
+        match barred {
+            Barred::Removed(told) => Self::Removed(told),
+            Barred::Copy(told) => Self::Copy(told),
+            Barred::Lost(told) => Self::Lost(told),
+            Barred::Dir { dir, source } => Self::Dir { dir, source },
+        }
+    }
+}
+
+impl From<Barred> for OfflineError {
+    fn from(barred: Barred) -> Self {
+        match barred {
+            Barred::Removed(told) | Barred::Copy(told) => Self::Removed(told),
+            Barred::Lost(told) => Self::Lost(told),
+            Barred::Dir { dir, source } => Self::Dir { dir, source },
+        }
+    }
+}
+
 /// Fails when the replica of this directory must not start.
-pub(crate) fn check(dir: &Path, identity: &Identity) -> Result<(), StartError> {
-    let in_dir = |source| StartError::Dir { dir: dir.to_owned(), source };
+pub(crate) fn check(dir: &Path, identity: &Identity) -> Result<(), Barred> {
+    let in_dir = |source| Barred::Dir { dir: dir.to_owned(), source };
     if let Some(why) = read_mark(dir, REMOVED).map_err(in_dir)? {
-        return Err(StartError::Removed(message(identity, &why)));
+        return Err(Barred::Removed(message(identity, &why)));
     }
     if let Some(why) = read_mark(dir, LOST).map_err(in_dir)? {
-        return Err(StartError::Lost(lost_message(identity, &why)));
+        return Err(Barred::Lost(lost_message(identity, &why)));
     }
     match read_mark(dir, COPY).map_err(in_dir)? {
-        Some(why) => Err(StartError::Copy(copy_message(identity, &why, dir))),
+        Some(why) => Err(Barred::Copy(copy_message(identity, &why, dir))),
         None => Ok(()),
     }
 }

@@ -59,7 +59,8 @@ pub enum IdentityError {
     /// It belongs to another replica.
     #[error(
         "{} belongs to replica {} of cluster {} (epoch {}), and this is replica {} of cluster {} (epoch {}): \
-         use that replica's own data directory", file.display(), found.replica, found.cluster, found.epoch,
+         use that replica's own data directory, or rejoin from the other replicas with `palisade cluster repair`",
+        file.display(), found.replica, found.cluster, found.epoch,
         expected.replica, expected.cluster, expected.epoch
     )]
     Foreign {
@@ -80,8 +81,8 @@ pub enum IdentityError {
     },
     /// It cannot be understood.
     #[error(
-        "{} is damaged at byte {offset} ({what}): put back a good copy of the file, or rejoin under a new id",
-        file.display()
+        "{} is damaged at byte {offset} ({what}): put back a good copy of the file, or rejoin from the other replicas with \
+         `palisade cluster repair`", file.display()
     )]
     Damaged {
         /// The file.
@@ -102,6 +103,18 @@ pub enum IdentityError {
         #[source]
         source: io::Error,
     },
+}
+
+impl IdentityError {
+    /// Whether the data directory is not the replica's any more: damaged, or another's.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Foreign { .. } | Self::Damaged { .. } => true,
+            Self::NewerFormat { .. } => false,
+            Self::Io { source, .. } => crate::disk::is_lost(source),
+        }
+    }
 }
 
 fn path(dir: &Path) -> PathBuf {

@@ -223,7 +223,8 @@ pub enum StartError {
     /// No good snapshot covers the beginning of the log.
     #[error(
         "the log begins behind index {purged} and no good snapshot covers that ({damage}): this replica cannot \
-         start from its own data; put back a good snapshot, or leave this replica out: the others go on"
+         start from its own data; put back a good snapshot, or rejoin from the other replicas with \
+         `palisade cluster repair`"
     )]
     Gap {
         /// Up to where the log was purged.
@@ -249,6 +250,20 @@ pub enum StartError {
     /// Consensus did not start.
     #[error("consensus did not start: {0}")]
     Consensus(String),
+}
+
+impl StartError {
+    /// Whether what the replica had is damaged or gone, so that it must be repaired.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Identity(error) => error.is_damage(),
+            Self::Log(error) => error.is_damage(),
+            Self::Snapshots(error) => error.is_damage(),
+            Self::Gap { .. } | Self::Lost(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// Why a cluster was not formed.

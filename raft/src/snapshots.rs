@@ -86,6 +86,11 @@ impl SnapshotsError {
         }
     }
 
+    /// Whether what a snapshot held is damaged or gone.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Self::File(error) if error.is_damage())
+    }
+
     /// Whether a whole snapshot lacks nothing but the room for its name.
     pub(crate) fn is_unnamed(&self) -> bool {
         matches!(self, Self::File(SnapshotError::Io { op: "rename", source, .. }) if crate::disk::is_full(source))

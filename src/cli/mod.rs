@@ -176,6 +176,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, builder: Builder) -> std::
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
+            let error = near(error);
             let _ = error.print();
             return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
         }
@@ -187,6 +188,27 @@ pub fn main(args: impl IntoIterator<Item = OsString>, builder: Builder) -> std::
             failure.exit.into()
         }
     }
+}
+
+/// The error with no suggestion that is far from what was written.
+fn near(mut error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    let word = word.clone();
+    let is_near = |one: &String| {
+        palisade_contract::input::nearest(&word, std::iter::once(one.as_str())).is_some()
+    };
+    let Some(ContextValue::Strings(mut all)) = error.remove(ContextKind::SuggestedSubcommand)
+    else {
+        return error;
+    };
+    all.retain(is_near);
+    if !all.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(all));
+    }
+    error
 }
 
 fn run(cli: Cli, builder: Builder) -> Outcome {

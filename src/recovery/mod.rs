@@ -5,6 +5,7 @@ mod module;
 mod reach;
 mod recover;
 mod renew;
+mod repair;
 mod restore;
 mod schedule;
 mod source;
@@ -13,6 +14,9 @@ mod stages;
 pub use module::Backups;
 pub use reach::{Reach, reach};
 pub use recover::{Plan, RecoverError, RecoverOptions, Recovery, survey};
+pub use repair::{
+    Finding, Known, Repair, RepairError, RepairJournal, Repaired, Wanted, survey_damage,
+};
 pub use restore::{RestoreError, RestoreOptions, Restored, restore};
 pub use source::Source;
 pub use stages::MARKER;

@@ -2,21 +2,22 @@
 //!
 //! # Invariants
 //! - `STAGE-1` A stage is entered into the journal only when what it says is durable; each step may be done twice.
-//! - `STAGE-2` While there is a journal in a replica's directory, no replica starts from it.
+//! - `STAGE-2` While there is a journal in a replica's directory, no replica starts from it; a journal of
+//!   a repair, once the cluster knows of it.
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::files;
 
 /// The journal's name in a replica's directory.
 pub const MARKER: &str = "recovery.json";
 
-const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 1;
 
 /// How far a recovery came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -83,7 +84,7 @@ pub enum JournalError {
         source: io::Error,
     },
     /// It is not one.
-    #[error("{} is no journal of a recovery", file.display())]
+    #[error("{} is no journal of a recovery or repair", file.display())]
     Malformed {
         /// The file.
         file: PathBuf,
@@ -101,6 +102,31 @@ pub enum JournalError {
         /// Its format.
         found: u32,
     },
+}
+
+/// Reads a journal of format [`FORMAT`], if there is one.
+pub(super) fn read_journal<T: DeserializeOwned>(file: PathBuf) -> Result<Option<T>, JournalError> {
+    let bytes = match fs::read(&file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(JournalError::Io { op: "read", file, source }),
+    };
+    let malformed = |source| JournalError::Malformed { file: file.clone(), source };
+    // A newer one may have other fields.
+    let Numbered { format: found } = serde_json::from_slice(&bytes).map_err(malformed)?;
+    if found > FORMAT {
+        return Err(JournalError::Newer { file, found });
+    }
+    serde_json::from_slice(&bytes).map(Some).map_err(malformed)
+}
+
+/// Writes a journal, durably.
+pub(super) fn write_journal(file: PathBuf, journal: &impl Serialize) -> Result<(), JournalError> {
+    let write = || {
+        let text = serde_json::to_vec_pretty(journal).map_err(io::Error::other)?;
+        files::replace(&file, &text, 0o644)
+    };
+    write().map_err(|source| JournalError::Io { op: "write", file: file.clone(), source })
 }
 
 impl Journal {
@@ -126,30 +152,13 @@ impl Journal {
     /// # Errors
     /// It cannot be read, or is no journal.
     pub fn read(dir: &Path) -> Result<Option<Self>, JournalError> {
-        let file = dir.join(MARKER);
-        let bytes = match fs::read(&file) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(JournalError::Io { op: "read", file, source }),
-        };
-        let malformed = |source| JournalError::Malformed { file: file.clone(), source };
-        // A newer one may have other fields.
-        let Numbered { format: found } = serde_json::from_slice(&bytes).map_err(malformed)?;
-        if found > FORMAT {
-            return Err(JournalError::Newer { file, found });
-        }
-        serde_json::from_slice(&bytes).map(Some).map_err(malformed)
+        read_journal(dir.join(MARKER))
     }
 
     /// Enters a stage, durably.
     pub(super) fn enter(&mut self, dir: &Path, stage: Stage) -> Result<(), JournalError> {
         self.stage = stage;
-        let file = dir.join(MARKER);
-        let write = || {
-            let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
-            files::replace(&file, &text, 0o644)
-        };
-        write().map_err(|source| JournalError::Io { op: "write", file: file.clone(), source })
+        write_journal(dir.join(MARKER), self)
     }
 
     /// The directory for what is set aside.

@@ -22,6 +22,7 @@ mod limits;
 mod membership;
 mod privileges;
 mod recovery;
+mod repair;
 mod resume;
 mod specs;
 mod strangers;

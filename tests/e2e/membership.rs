@@ -125,7 +125,15 @@ fn a_replica_joins_and_another_is_removed() {
     all.home.palisade(&["cluster", "remove", &gone.to_string()]).ok();
     assert_eq!(all.ends(index), 4, "{}", all.log(index));
     assert!(all.log(index).contains("was removed from cluster"), "{}", all.log(index));
-    all.refuses(index).ends(4).says(&["was removed from cluster", "palisade cluster join"]);
+    all.refuses(index).ends(4).says(&[
+        "was removed from cluster",
+        "palisade cluster join",
+        "palisade cluster repair",
+    ]);
+    let dir = all.dir(index);
+    let shown = all.home.palisade(&["cluster", "repair", dir.to_str().unwrap()]).ends(2);
+    let (why, how) = ("removed: replica 1 was removed", "as one more replica");
+    assert!(shown.stdout.contains(why) && shown.stdout.contains(how), "{shown:#?}");
     let other = (index + 1) % 3;
     all.write(other, "after");
     assert_eq!(voters(&status(&all).unwrap()).len(), 3);

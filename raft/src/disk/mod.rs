@@ -182,5 +182,19 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// True when the error says that what was there cannot be had any more, rather than that this process may not, or not
+/// now.
+#[must_use]
+pub fn is_lost(error: &io::Error) -> bool {
+    !is_full(error)
+        && !matches!(
+            error.kind(),
+            io::ErrorKind::PermissionDenied
+                | io::ErrorKind::ReadOnlyFilesystem
+                | io::ErrorKind::OutOfMemory
+                | io::ErrorKind::Interrupted
+        )
+}
+
 #[cfg(test)]
 mod tests;

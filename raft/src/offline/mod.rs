@@ -1,11 +1,12 @@
-//! What is done to a replica's data while no replica runs on it: reading a survivor, and making the data of a new
-//! life.
+//! What is done to a replica's data while no replica runs on it: looking for damage, reading a survivor, and making
+//! the data of a new life.
 //!
 //! # Invariants
 //! - `OFF-1` What a replica is made from here has its state as its newest snapshot, an empty log behind it, and a vote
 //!   that no entry of it outranks: whoever leads next does so in a higher term than any leader of the old life.
 //! - `OFF-2` Reading a survivor loses nothing and acknowledges nothing: it changes no more than a start would.
 
+mod examine;
 mod reborn;
 mod seed;
 mod survivor;
@@ -15,10 +16,13 @@ use std::{io, path::PathBuf};
 use palisade_state::{ApplyError, TxError};
 
 use crate::{
-    IdentityError, SnapshotsError, StartError, disk::LockError, snapshot_file::SnapshotError,
+    IdentityError, SnapshotsError, StartError,
+    disk::{LockError, is_lost},
+    snapshot_file::SnapshotError,
     wal::WalError,
 };
 
+pub use examine::{Examined, examine};
 pub use reborn::Reborn;
 pub use seed::seed;
 pub use survivor::{Survivor, SurvivorMember};
@@ -42,6 +46,12 @@ pub enum OfflineError {
     /// It is another's, or nobody's.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// Its replica was removed from the cluster, or it is a copy.
+    #[error("{0}")]
+    Removed(String),
+    /// Its log has lost something that it had confirmed.
+    #[error("{0}")]
+    Lost(String),
     /// It has no identity: no replica has run on it.
     #[error("{} has no identity.json: no replica has ever run on it", dir.display())]
     Unused {
@@ -104,4 +114,22 @@ pub enum OfflineError {
     /// Something cannot be encoded.
     #[error("the new life's snapshot cannot be encoded")]
     Encode(#[from] serde_json::Error),
+}
+
+impl OfflineError {
+    /// Whether what the replica had is damaged or gone. Data that is in use, of a newer release or out of reach of this
+    /// user is not.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Dir { source, .. } => is_lost(source),
+            Self::Identity(error) => error.is_damage(),
+            Self::Log(error) => error.is_damage(),
+            Self::Snapshots(error) => error.is_damage(),
+            Self::Snapshot(error) => error.is_damage(),
+            Self::Gap(error) => error.is_damage(),
+            Self::Lock(LockError::Io { source, .. }) => is_lost(source),
+            _ => false,
+        }
+    }
 }

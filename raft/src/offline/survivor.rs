@@ -53,23 +53,12 @@ impl Survivor {
         let lock = DirLock::acquire(data)?;
         let unused = || OfflineError::Unused { dir: data.to_owned() };
         let identity = Identity::read(data)?.ok_or_else(unused)?;
-        let files: Arc<dyn Files> = Arc::new(StdFiles);
-        let ids = identity.for_wal();
-        let at = data.join("snapshots");
-        let (_, found) = SnapshotStore::open(Disk::real(), at, ids.cluster, 0)?;
-        let options = wal::Options::default();
-        let (_, recovered) = Wal::open(files, &data.join("log"), ids, options)?;
-        check_gap(&recovered, &found).map_err(Box::new)?;
-        let term = highest_term(&recovered);
-        let committed = recovered.state.committed.map(|at| at.index);
-        let covered = found.state.as_ref().map(|(last, ..)| last.index);
-        let (machine, membership) = replay(data, found, recovered)?;
+        let Loaded { machine, membership, term, committed } = load(data, &identity)?;
         let last = machine.applied().index;
         if machine.published().view().formation().is_none() {
             return Err(OfflineError::Nothing { dir: data.to_owned() });
         }
-        let (members, committed) = (members_of(&membership), committed.max(covered));
-        let term = term.max(machine.applied().term);
+        let members = members_of(&membership);
         Ok(Self { _lock: lock, machine, identity, members, term, committed, last })
     }
 
@@ -84,6 +73,31 @@ impl Survivor {
     pub fn into_state(self) -> (State, DirLock) {
         (self.machine.into_state(), self._lock)
     }
+}
+
+/// A replica's data, read from end to end.
+pub(super) struct Loaded {
+    pub(super) machine: Machine,
+    membership: StoredMembership,
+    term: u64,
+    committed: Option<u64>,
+}
+
+/// Reads snapshots and log of `identity`'s replica as its start would, and applies all of it.
+pub(super) fn load(data: &Path, identity: &Identity) -> Result<Loaded, OfflineError> {
+    let files: Arc<dyn Files> = Arc::new(StdFiles);
+    let ids = identity.for_wal();
+    let at = data.join("snapshots");
+    let (_, found) = SnapshotStore::open(Disk::real(), at, ids.cluster, 0)?;
+    let options = wal::Options::default();
+    let (_, recovered) = Wal::open(files, &data.join("log"), ids, options)?;
+    check_gap(&recovered, &found).map_err(Box::new)?;
+    let term = highest_term(&recovered);
+    let committed = recovered.state.committed.map(|at| at.index);
+    let covered = found.state.as_ref().map(|(last, ..)| last.index);
+    let (machine, membership) = replay(data, found, recovered)?;
+    let term = term.max(machine.applied().term);
+    Ok(Loaded { machine, membership, term, committed: committed.max(covered) })
 }
 
 fn highest_term(recovered: &Recovered) -> u64 {

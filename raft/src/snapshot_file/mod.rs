@@ -79,6 +79,16 @@ pub enum SnapshotError {
 }
 
 impl SnapshotError {
+    /// Whether what it held is damaged or gone.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Corrupt { .. } | Self::Foreign { .. } => true,
+            Self::Io { source, .. } => crate::disk::is_lost(source),
+            Self::NewerFormat { .. } | Self::ChunkSize { .. } => false,
+        }
+    }
+
     fn io(op: &'static str, file: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { op, file: file.to_owned(), source: Arc::new(source) }
     }

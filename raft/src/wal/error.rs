@@ -21,7 +21,7 @@ pub enum WalError {
     /// Bytes that had been acknowledged are damaged or gone.
     #[error(
         "log file {} is damaged at byte {offset}: {what}; nothing was changed and this replica does not vote; \
-         put back a good copy of the file, or leave this replica out: the others go on", file.display()
+         put back a good copy of the file, or rejoin from the other replicas with `palisade cluster repair`", file.display()
     )]
     Corrupt {
         /// The damaged file.
@@ -32,7 +32,8 @@ pub enum WalError {
         what: String,
     },
     /// The file belongs to somebody else.
-    #[error("log file {} belongs to {found}, and this is {expected}: use that replica's own data directory", file.display())]
+    #[error("log file {} belongs to {found}, and this is {expected}: use that replica's own data directory, or rejoin from the other replicas with \
+        `palisade cluster repair`", file.display())]
     Foreign {
         /// The file.
         file: PathBuf,
@@ -93,6 +94,16 @@ impl WalError {
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::NoSpace { .. } | Self::TooLarge { .. } | Self::Invalid { .. })
+    }
+
+    /// Whether what the log held is damaged or gone.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Corrupt { .. } | Self::Foreign { .. } => true,
+            Self::Io { source, .. } => crate::disk::is_lost(source),
+            _ => false,
+        }
     }
 
     pub(super) fn io(op: &'static str, file: &Path) -> impl FnOnce(io::Error) -> Self {

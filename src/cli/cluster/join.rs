@@ -56,8 +56,9 @@ impl Join {
         }
         let enrolled = enrolled(&added)?;
         let listen = self.listen.as_ref().unwrap_or(&self.advertise);
-        let key = &requested.key_pem;
-        join::write_joining(&self.dir, &enrolled, key, &self.advertise, listen)?;
+        let config =
+            join::plain_config(listen.listen(listen.peer_port), listen.listen(listen.api_port));
+        join::write_joining(&self.dir, &enrolled, &requested.key_pem, member, config)?;
         let (id, dir) = (enrolled.identity.replica, self.dir.display());
         match session.format() {
             Format::Json | Format::Yaml => {
@@ -75,7 +76,8 @@ impl Join {
     }
 }
 
-fn enrolled(added: &Value) -> Outcome<Enrolled> {
+/// What the cluster answers to an enrolment.
+pub(super) fn enrolled(added: &Value) -> Outcome<Enrolled> {
     let text = |pointer: &str| {
         let found = added.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
         found.map(str::to_owned).ok_or_else(|| {

@@ -6,6 +6,7 @@ mod drain;
 mod join;
 mod recover;
 mod remove;
+mod repair;
 mod restore;
 mod status;
 mod transfer;
@@ -38,6 +39,8 @@ enum Verb {
     Restore(restore::Restore),
     /// Go on with the one replica that is left when the others are lost
     Recover(recover::Recover),
+    /// Let a replica whose data is damaged or gone join again, under a new id
+    Repair(repair::RepairArgs),
     /// Show the lineage, the CA and the pins by which agents recognise this cluster
     Trust,
     /// Make the directory of a new replica on this machine, for `palisade serve`
@@ -62,6 +65,7 @@ impl Cluster {
             Verb::Backup(backup) => backup.run(session).await,
             Verb::Restore(restore) => restore.run(session),
             Verb::Recover(recover) => recover.run(session),
+            Verb::Repair(repair) => repair.run(session).await,
             Verb::Trust => trust::run(session).await,
             Verb::Join(join) => join.run(session).await,
             Verb::Remove(remove) => remove.run(session).await,

@@ -88,7 +88,13 @@ async fn best_status(client: &Client, local: bool) -> Outcome<Value> {
     Ok(status(client, local).await.unwrap_or(first))
 }
 
-fn members(status: &Value) -> &[Value] {
+/// `cluster.status` as the leader knows it, if that can be had.
+pub(super) async fn of_leader(client: &Client) -> Outcome<Value> {
+    best_status(client, false).await
+}
+
+/// Its members.
+pub(super) fn members(status: &Value) -> &[Value] {
     status.get("members").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
