@@ -31,6 +31,9 @@ const SLOW_WINDOW: Duration = Duration::from_secs(60);
 const SLOW_ENOUGH: usize = 5;
 /// The shortest time between two attempts while a sync hangs.
 const HUNG_PAUSE: Duration = Duration::from_secs(1);
+/// A sync that takes so many times the longest election time-out hangs. Slow ones take a second on a busy disk, and
+/// writes go on without it: the others make a majority.
+const HUNG_ELECTIONS: u32 = 4;
 
 /// What an operator is told of the disk.
 pub(crate) fn warning(times: &SyncTimes, tuning: &Tuning) -> Option<String> {
@@ -112,7 +115,7 @@ impl<R: AsyncRuntime> DiskWatch<R> {
         if pending.is_some_and(|took| took > self.tuning.heartbeat) {
             held.rivals.look(members);
         }
-        let hangs = pending.filter(|took| *took > self.tuning.election_min * 2);
+        let hangs = pending.filter(|took| *took > self.tuning.election_max * HUNG_ELECTIONS);
         if let Some((at, to)) = held.handed
             && hangs.is_none()
             && now.saturating_sub(at) >= self.tuning.handover

@@ -5,6 +5,9 @@
 //! - `PROP-2` The time on the entries of one leader adds up to at most its own monotonic clock since it was first
 //!   seen to lead. The time without a leader, and what was applied meanwhile, is on no entry: what is lost is lost on
 //!   the slow side.
+//!
+//! A leader whom no majority has answered for a lease's length may not append. Slow disks do that, and pass; so what
+//! is proposed waits for two more lengths before it is refused.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +15,9 @@ use std::{
     time::Duration,
 };
 
-use openraft::{AsyncRuntime, errors::ClientWriteError, raft::ClientWriteResult};
+use openraft::{
+    AsyncRuntime, async_runtime::Instant as _, errors::ClientWriteError, raft::ClientWriteResult,
+};
 use palisade_state::{
     Command, Outcome, Published, Rt,
     command::{Entry, Form, Kind, Tick},
@@ -38,6 +43,11 @@ const QUEUE: usize = 16 * 1024;
 
 /// Bytes of commands that are proposed and not answered, at most; who proposes more waits.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// How often a leader whom nobody answers looks again.
+const QUORUM_LOOK: Duration = Duration::from_millis(10);
+/// Lease lengths without a majority's answer after which a leader refuses what it is asked.
+const LEASES_MAX: u32 = 3;
 
 /// Whoever waits for an outcome.
 pub(crate) enum Answer {
@@ -168,6 +178,8 @@ pub(crate) struct Leader<R: AsyncRuntime> {
     pub(crate) wal: Handle,
     pub(crate) form: Form,
     pub(crate) pipeline: usize,
+    /// How long a leader may append after a majority has answered it.
+    pub(crate) lease: Duration,
     pub(crate) build: Build,
 }
 
@@ -236,6 +248,7 @@ impl<R: AsyncRuntime> Leader<R> {
         let mut stamp = Stamp { term: 0, last: Duration::ZERO };
         let mut waiting = VecDeque::new();
         let mut taken = Vec::new();
+        let mut is_held_up = false;
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             if waiting.is_empty() && queue.0.recv_many(&mut taken, ENTRY_COMMANDS_MAX).await == 0 {
@@ -247,10 +260,29 @@ impl<R: AsyncRuntime> Leader<R> {
             {
                 waiting.push_back(next);
             }
-            let Ok(term) = self.raft.as_leader().map(|leader| leader.term()) else {
+            let Ok(leader) = self.raft.as_leader() else {
                 refuse(waiting.drain(..), &Refusal::NotLeader);
                 continue;
             };
+            let term = leader.term();
+            let silence = leader.last_quorum_acked().map(|at| at.elapsed());
+            if let Some(silence) = silence.filter(|silence| *silence >= self.lease)
+                && self.needs_others()
+            {
+                if !std::mem::replace(&mut is_held_up, true) {
+                    tracing::warn!("writes wait: no majority answers this leader");
+                }
+                if silence >= self.lease * LEASES_MAX {
+                    let silent_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
+                    refuse(waiting.drain(..), &Refusal::NoQuorum(silent_ms));
+                } else {
+                    self.rt.sleep(QUORUM_LOOK).await;
+                }
+                continue;
+            }
+            if std::mem::take(&mut is_held_up) {
+                tracing::warn!("writes go on: a majority answers this leader again");
+            }
             if self.wal.is_low() {
                 refuse(waiting.drain(..), &Refusal::NoSpace);
                 continue;
@@ -268,6 +300,11 @@ impl<R: AsyncRuntime> Leader<R> {
             }
             self.propose(&mut stamp, term, group, slot).await;
         }
+    }
+
+    /// Whether it takes more than this replica to make a majority.
+    fn needs_others(&self) -> bool {
+        self.leadership.seen().membership.membership().voter_ids().count() > 1
     }
 
     /// Refuses what some member could not read.

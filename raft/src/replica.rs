@@ -300,7 +300,7 @@ impl<R: AsyncRuntime> Replica<R> {
                     let _ = self.caught_up(outcome.revision, self.tuning.heartbeat * 3).await;
                     return Ok(outcome);
                 }
-                Err(Refusal::NotLeader) => self.pause().await,
+                Err(Refusal::NotLeader | Refusal::NoQuorum(_)) => self.pause().await,
                 Err(Refusal::Unknown) if repeatable => {
                     unknown = true;
                     self.pause().await;

@@ -74,6 +74,12 @@ pub(super) struct Range {
     pub(super) versions: Vec<Ended>,
 }
 
+impl Range {
+    pub(super) fn bytes(&self) -> usize {
+        self.versions.iter().map(Ended::bytes).sum()
+    }
+}
+
 /// One batch.
 #[derive(Debug, Default)]
 pub(super) struct More {

@@ -129,6 +129,7 @@ impl OfflineError {
             Self::Snapshot(error) => error.is_damage(),
             Self::Gap(error) => error.is_damage(),
             Self::Lock(LockError::Io { source, .. }) => is_lost(source),
+            Self::Lost(_) => true,
             _ => false,
         }
     }
