@@ -14,6 +14,7 @@ mod clock;
 pub mod history;
 mod http;
 mod inject;
+pub mod linear;
 mod load;
 mod proc;
 mod random;
