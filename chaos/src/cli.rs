@@ -21,7 +21,8 @@ const INCOMPLETE: u8 = 3;
     version,
     arg_required_else_help = true,
     max_term_width = 100,
-    after_help = "Exit codes of run: 0 passed, 1 a claim was not kept, 2 usage, 3 incomplete.\n\
+    after_help = "Exit codes of run: 0 passed, 1 a claim was not kept, 2 usage, 3 incomplete\n\
+        (a fault was skipped or a check had nothing to look at, for want of privilege or time).\n\
         Exit codes of bench: 0 measured, 2 usage, 3 something could not be measured."
 )]
 struct Cli {
@@ -62,7 +63,7 @@ struct Run {
     /// Which checks, with commas between them [default: all]
     #[arg(long, value_delimiter = ',', value_name = "CHECK,…")]
     checks: Option<Vec<String>>,
-    /// Where to write report.json and history.json
+    /// Where to write report.html, report.json and history.json; it is tried before anything starts
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
     /// The binary to drive [default: palisade beside this program]
@@ -180,7 +181,11 @@ impl Run {
         if let Some(dir) = &self.report
             && let Err(error) = writable(dir)
         {
-            eprintln!("error: the report cannot be written: {error:#}");
+            eprintln!(
+                "error: the report cannot be written to {}: {error:#}; nothing was started. \
+                 Give --report a directory that you may write into.",
+                dir.display()
+            );
             return USAGE;
         }
         eprintln!("seed {}: faults for {} s", options.seed, options.seconds);
@@ -249,10 +254,10 @@ fn unknown(kind: &str, name: &str, known: impl Iterator<Item = &'static str>) ->
 }
 
 fn writable(dir: &std::path::Path) -> Result<()> {
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    std::fs::create_dir_all(dir).context("the directory cannot be made")?;
     let probe = dir.join(".palisade-chaos");
-    std::fs::write(&probe, b"").with_context(|| format!("cannot write into {}", dir.display()))?;
-    std::fs::remove_file(&probe).with_context(|| format!("cannot remove {}", probe.display()))
+    std::fs::write(&probe, b"").context("no file can be made in it")?;
+    std::fs::remove_file(&probe).context("no file can be removed from it")
 }
 
 fn measures_of(names: &[String]) -> Result<Vec<Measure>, String> {
@@ -369,7 +374,10 @@ mod tests {
     #[test]
     fn an_unknown_check_is_answered_with_the_known_ones() {
         let error = checks_of(&names(&["L2", "Z9"])).unwrap_err();
-        assert_eq!(error, "there is no check \"Z9\". The checks are: L2, L3, A2, M1, exits, quiet");
+        assert_eq!(
+            error,
+            "there is no check \"Z9\". The checks are: L1, L2, L3, A2, M1, exits, quiet"
+        );
     }
 
     #[test]

@@ -29,6 +29,48 @@ pub enum Action {
         /// Which register.
         register: String,
     },
+    /// Give a hot key, which everybody writes, a value that no other operation gives.
+    Write {
+        /// Which key.
+        key: String,
+        /// The value.
+        value: u64,
+    },
+    /// The same, if the key is still at this version.
+    Swap {
+        /// Which key.
+        key: String,
+        /// The version.
+        at: u64,
+        /// The value.
+        value: u64,
+    },
+    /// Read a hot key.
+    Read {
+        /// Which key.
+        key: String,
+    },
+}
+
+impl Action {
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(self, Self::Get { .. } | Self::Read { .. })
+    }
+
+    /// Its kind, in one word.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Add { .. } => "add",
+            Self::Set { .. } => "set",
+            Self::Get { .. } => "get",
+            Self::Write { .. } => "write",
+            Self::Swap { .. } => "swap",
+            Self::Read { .. } => "read",
+        }
+    }
 }
 
 /// What came of it.
@@ -42,6 +84,9 @@ pub enum Outcome {
         /// What was read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value: Option<u64>,
+        /// The revision of the record that was read or written: its version.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<u64>,
     },
     /// It was refused and is known not to be done.
     Refused {

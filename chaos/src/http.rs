@@ -30,18 +30,20 @@ pub(crate) struct Request {
     path: String,
     key: Option<String>,
     body: Option<Value>,
+    /// The revision that the record must have.
+    at: Option<u64>,
 }
 
 impl Request {
     /// A read.
     pub(crate) fn get(path: impl Into<String>) -> Self {
-        Self { method: Method::GET, path: path.into(), key: None, body: None }
+        Self { method: Method::GET, path: path.into(), key: None, body: None, at: None }
     }
 
     /// An action under an idempotency key.
     pub(crate) fn post(path: impl Into<String>, key: impl Into<String>, body: Value) -> Self {
         let key = Some(key.into());
-        Self { method: Method::POST, path: path.into(), key, body: Some(body) }
+        Self { method: Method::POST, path: path.into(), key, body: Some(body), at: None }
     }
 
     /// A declaration under an idempotency key.
@@ -52,7 +54,12 @@ impl Request {
     /// A removal under an idempotency key.
     pub(crate) fn delete(path: impl Into<String>, key: impl Into<String>) -> Self {
         let key = Some(key.into());
-        Self { method: Method::DELETE, path: path.into(), key, body: None }
+        Self { method: Method::DELETE, path: path.into(), key, body: None, at: None }
+    }
+
+    /// The same, only if the record is at this revision.
+    pub(crate) fn at(self, revision: u64) -> Self {
+        Self { at: Some(revision), ..self }
     }
 }
 
@@ -146,6 +153,9 @@ impl Http {
             self.client.request(request.method.clone(), url).bearer_auth(&self.access.token);
         if let Some(key) = &request.key {
             builder = builder.header("Idempotency-Key", key);
+        }
+        if let Some(revision) = request.at {
+            builder = builder.header("If-Match", format!("\"{revision}\""));
         }
         if let Some(body) = &request.body {
             builder = builder.json(body);

@@ -7,6 +7,7 @@
 //! One thing is shared: `bench etcd` builds commands with the message types of `palisade-state`,
 //! since it speaks the replicas' own protocol. No check uses them.
 
+mod bands;
 mod bench;
 pub mod checks;
 mod cli;
@@ -14,7 +15,9 @@ mod clock;
 pub mod history;
 mod http;
 mod inject;
+pub mod linear;
 mod load;
+mod page;
 mod proc;
 mod random;
 mod report;

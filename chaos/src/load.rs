@@ -1,6 +1,7 @@
 //! The clients: they write and read through any replica, with retries under one idempotency key.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -22,6 +23,8 @@ use crate::{
 const TRY_LIMIT: Duration = Duration::from_millis(1500);
 const BUDGET: Duration = Duration::from_secs(20);
 const PAUSE_MS_MAX: u64 = 60;
+/// Few, so that all clients meet at them.
+const HOT_KEYS: u64 = 3;
 
 /// One client. It does one thing after the other.
 pub(crate) struct Client {
@@ -37,6 +40,15 @@ pub(crate) struct Client {
     done: u64,
     /// The last value that it gave its register.
     value: u64,
+    /// The last version of each hot key that it saw.
+    versions: BTreeMap<String, u64>,
+    /// How many values it gave hot keys.
+    written: u64,
+}
+
+/// A key that everybody writes.
+fn hot_key(number: u64) -> String {
+    format!("hot-{number}")
 }
 
 /// The register that this client writes.
@@ -55,7 +67,19 @@ impl Client {
     ) -> Self {
         let mut random = Random::part(seed, &format!("client/{id}"));
         let replica = random.index(http.replicas());
-        Self { id, clients, http, clock, stop, random, replica, done: 0, value: 0 }
+        Self {
+            id,
+            clients,
+            http,
+            clock,
+            stop,
+            random,
+            replica,
+            done: 0,
+            value: 0,
+            versions: BTreeMap::new(),
+            written: 0,
+        }
     }
 
     /// Works until it is told to stop; answers all that it did.
@@ -63,26 +87,76 @@ impl Client {
         let mut operations = Vec::new();
         while !self.stop.load(Ordering::Relaxed) {
             let action = self.choose();
-            operations.push(self.perform(action).await);
+            let operation = self.perform(action).await;
+            self.learn(&operation);
+            operations.push(operation);
             self.done += 1;
             clock::sleep_ms(self.random.below(PAUSE_MS_MAX)).await;
         }
         operations
     }
 
+    /// Reads every hot key through every replica.
+    pub(crate) async fn read_all(mut self) -> Vec<Operation> {
+        let mut operations = Vec::new();
+        for replica in 0..self.http.replicas() {
+            for number in 0..HOT_KEYS {
+                self.replica = replica;
+                operations.push(self.perform(Action::Read { key: hot_key(number) }).await);
+            }
+        }
+        operations
+    }
+
+    /// Remembers which version a hot key is at.
+    fn learn(&mut self, operation: &Operation) {
+        let (Action::Read { key } | Action::Write { key, .. } | Action::Swap { key, .. }) =
+            &operation.action
+        else {
+            return;
+        };
+        match operation.outcome {
+            Outcome::Ok { version: Some(version), .. } => {
+                self.versions.insert(key.clone(), version);
+            }
+            // It is at another by now, or may be.
+            _ => {
+                self.versions.remove(key);
+            }
+        }
+    }
+
     fn choose(&mut self) -> Action {
         match self.random.below(10) {
             // Join tokens, because nothing but the idempotency key keeps two of them apart: each
             // application makes another. Its pool is the row's name.
-            0..=3 => Action::Add { name: format!("row-{}-{}", self.id, self.done) },
-            4..=6 => {
+            0..=2 => Action::Add { name: format!("row-{}-{}", self.id, self.done) },
+            3..=4 => {
                 self.value += 1;
                 Action::Set { register: register_name(self.id), value: self.value }
             }
-            _ => {
+            5 => {
                 let client = u32::try_from(self.random.below(self.clients.into())).unwrap_or(0);
                 Action::Get { register: register_name(client) }
             }
+            _ => self.choose_hot(),
+        }
+    }
+
+    /// Something with a key that everybody writes, through any replica.
+    fn choose_hot(&mut self) -> Action {
+        self.replica = self.random.index(self.http.replicas());
+        let key = hot_key(self.random.below(HOT_KEYS));
+        let kind = self.random.below(10);
+        if kind < 4 {
+            return Action::Read { key };
+        }
+        // A client has a million values, so that no two operations write the same.
+        self.written += 1;
+        let value = (u64::from(self.id) + 1) * 1_000_000 + self.written;
+        match (kind, self.versions.get(&key)) {
+            (4..=7, Some(&at)) => Action::Swap { key, at, value },
+            _ => Action::Write { key, value },
         }
     }
 
@@ -99,14 +173,23 @@ impl Client {
                 key,
                 rig::register(register, *value),
             ),
-            Action::Get { register } => Request::get(format!("{BASE}/workloads/{register}")),
+            Action::Write { key: name, value } => {
+                Request::put(format!("{BASE}/workloads/{name}"), key, rig::register(name, *value))
+            }
+            Action::Swap { key: name, at, value } => {
+                Request::put(format!("{BASE}/workloads/{name}"), key, rig::register(name, *value))
+                    .at(*at)
+            }
+            Action::Get { register: name } | Action::Read { key: name } => {
+                Request::get(format!("{BASE}/workloads/{name}"))
+            }
         }
     }
 
     async fn perform(&mut self, action: Action) -> Operation {
         let request = self.request(&action);
         let invoked = self.clock.micros();
-        let reads = matches!(action, Action::Get { .. });
+        let reads = action.is_read();
         let mut tries = Tries::default();
         let began = Clock::start();
         let outcome = loop {
@@ -142,10 +225,11 @@ impl Tries {
             Tried::Done(answer) => Some(Outcome::Ok {
                 revision: answer.revision,
                 value: if reads { rig::register_value(&answer.body) } else { None },
+                version: rig::register_version(&answer.body),
             }),
             // A register that nobody has written yet.
             Tried::Refused { status: 404, .. } if reads => {
-                Some(Outcome::Ok { revision: None, value: Some(0) })
+                Some(Outcome::Ok { revision: None, value: Some(0), version: None })
             }
             Tried::Refused { status: status @ 400..=499, code, detail, retryable } => {
                 if retryable || status == 429 {
@@ -184,8 +268,8 @@ impl Tries {
 }
 
 /// The number of times each row is there, from the records of the join tokens.
-pub(crate) fn count_rows(records: &[Value]) -> std::collections::BTreeMap<String, u64> {
-    let mut rows = std::collections::BTreeMap::new();
+pub(crate) fn count_rows(records: &[Value]) -> BTreeMap<String, u64> {
+    let mut rows = BTreeMap::new();
     for record in records {
         match record.get("pool").and_then(Value::as_str) {
             Some(name) if name.starts_with("row-") => {
@@ -245,7 +329,7 @@ mod tests {
         let mut tries = Tries::default();
         assert_eq!(tries.ended(nothing(true), false), None);
         let answer = Answer { revision: Some(7), body: Value::Null };
-        let ok = Outcome::Ok { revision: Some(7), value: None };
+        let ok = Outcome::Ok { revision: Some(7), value: None, version: None };
         assert_eq!(tries.ended(Tried::Done(answer), false), Some(ok));
         assert_eq!(tries.count, 2);
     }

@@ -1,4 +1,4 @@
-//! What a run came to: JSON for programs, a page of text for people.
+//! What a run came to: JSON for programs, text and an HTML page for people.
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
@@ -6,10 +6,12 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::{
+    bands::{self, Second},
     checks::Violation,
     clock,
-    history::{Action, History, Operation, Outcome},
+    history::{History, Operation, Outcome},
     inject::Injected,
+    page,
     run::Options,
     schedule::Fault,
 };
@@ -126,6 +128,8 @@ pub struct Report {
     pub write_latency_ms: Latencies,
     /// Of reads.
     pub read_latency_ms: Latencies,
+    /// What was done in each second, and how long it took.
+    pub seconds: Vec<Second>,
     /// The longest time in which no write was acknowledged, in milliseconds.
     pub longest_silence_ms: f64,
     /// How long the quiet phase took.
@@ -151,6 +155,7 @@ impl Report {
             if verdict.subjects == 0 && verdict.violations.is_empty() {
                 incomplete.push(format!("check {} had nothing to look at", check.id));
             }
+            incomplete.extend(verdict.undecided);
             checks.push(Judged {
                 id: check.id.into(),
                 claim: check.claim.into(),
@@ -182,6 +187,7 @@ impl Report {
             faults,
             write_latency_ms: latency(|operation| is_write(operation) && operation.is_ok()),
             read_latency_ms: latency(|operation| !is_write(operation) && operation.is_ok()),
+            seconds: bands::seconds(&history.operations),
             longest_silence_ms: longest_silence_ms(&history.operations),
             quiet_ms: history.quiet.as_ref().map(|quiet| quiet.took_ms),
             checks,
@@ -260,15 +266,7 @@ impl Report {
         for reason in &self.incomplete {
             writeln!(out, "incomplete {reason}")?;
         }
-        for violation in self.violations.iter().take(10) {
-            writeln!(out, "\n{}: {}", violation.check, violation.message)?;
-            for evidence in &violation.evidence {
-                writeln!(out, "    {evidence}")?;
-            }
-        }
-        if self.violations.len() > 10 {
-            writeln!(out, "\nand {} more violations", self.violations.len() - 10)?;
-        }
+        self.write_violations(out)?;
         if let Some(kept) = &self.kept {
             writeln!(out, "kept       {kept}")?;
         }
@@ -280,24 +278,44 @@ impl Report {
         writeln!(out, "replay     {}\n{verdict}", self.replay)
     }
 
-    /// Writes `report.json` and `history.json` into a directory.
+    fn write_violations(&self, out: &mut String) -> std::fmt::Result {
+        for violation in self.violations.iter().take(10) {
+            writeln!(out, "\n{}: {}", violation.check, violation.message)?;
+            for evidence in &violation.evidence {
+                match evidence.as_str() {
+                    Some(line) => writeln!(out, "    {line}")?,
+                    None => writeln!(out, "    {evidence}")?,
+                }
+            }
+        }
+        if self.violations.len() > 10 {
+            writeln!(out, "\nand {} more violations", self.violations.len() - 10)?;
+        }
+        Ok(())
+    }
+
+    /// Writes `report.json`, `report.html` and `history.json` into a directory.
     ///
     /// # Errors
     /// The disk refuses.
     pub fn write(&self, dir: &Path, history: &History) -> Result<()> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         write(&dir.join("report.json"), self)?;
+        write_bytes(&dir.join("report.html"), page::render(self, history).as_bytes())?;
         write(&dir.join("history.json"), history)
     }
 }
 
 fn write(path: &Path, value: &impl Serialize) -> Result<()> {
-    let bytes = serde_json::to_vec_pretty(value).context("cannot encode")?;
+    write_bytes(path, &serde_json::to_vec_pretty(value).context("cannot encode")?)
+}
+
+fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn is_write(operation: &Operation) -> bool {
-    !matches!(operation.action, Action::Get { .. })
+    !operation.action.is_read()
 }
 
 fn unexercised(options: &Options, faults: &[Injected]) -> Vec<String> {
@@ -364,7 +382,10 @@ fn replay(options: &Options) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{checks, history::Ending};
+    use crate::{
+        checks,
+        history::{Action, Ending},
+    };
 
     fn options() -> Options {
         Options {
@@ -391,7 +412,7 @@ mod tests {
             invoked: 0,
             ended: 2000,
             tries: 1,
-            outcome: Outcome::Ok { revision: Some(1), value: None },
+            outcome: Outcome::Ok { revision: Some(1), value: None, version: None },
         }
     }
 

@@ -112,6 +112,16 @@ async fn drive(
     }
     history.operations.sort_by_key(|operation| operation.invoked);
     history.quiet = Some(quiet(&rig, options.agents > 0).await);
+    // One more client, which begins when all else is over.
+    let last = Client::new(
+        options.clients,
+        options.clients,
+        options.seed,
+        rig.http.clone(),
+        clock,
+        stop.clone(),
+    );
+    history.operations.extend(last.read_all().await);
     watchers.end(&mut history).await?;
     history.ending = ending(&rig, &history.operations)
         .await

@@ -38,7 +38,7 @@ mod tests {
     fn one_leader_a_term_passes() {
         let leaders = vec![seen(1, 1, 2), seen(2, 1, 2), seen(3, 2, 1), seen(1, 1, 2)];
         let verdict = judge(&History { leaders, ..History::default() });
-        assert_eq!(verdict, Verdict { subjects: 2, violations: vec![] });
+        assert_eq!(verdict, Verdict { subjects: 2, ..Verdict::default() });
     }
 
     #[test]

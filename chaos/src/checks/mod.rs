@@ -10,6 +10,7 @@ pub(crate) mod convergence;
 mod exits;
 mod instances;
 mod leaders;
+mod linear;
 mod revisions;
 mod writes;
 
@@ -34,6 +35,8 @@ pub struct Verdict {
     pub subjects: u64,
     /// What is wrong.
     pub violations: Vec<Violation>,
+    /// What could not be decided. A run with any is incomplete.
+    pub undecided: Vec<String>,
 }
 
 impl Verdict {
@@ -61,7 +64,12 @@ impl Check {
 }
 
 /// All checks, in the order in which they are reported.
-pub const ALL: [Check; 6] = [
+pub const ALL: [Check; 7] = [
+    Check {
+        id: linear::ID,
+        claim: "each key's reads, writes and compare-and-swaps have an order that explains them all",
+        judge: linear::judge,
+    },
     Check {
         id: writes::ID,
         claim: "no acknowledged write is lost; none is applied twice under one idempotency key",

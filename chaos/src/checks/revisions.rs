@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{Verdict, json};
-use crate::history::{Action, History, Operation};
+use crate::history::{History, Operation};
 
 /// Its id.
 pub(super) const ID: &str = "L3";
@@ -43,16 +43,13 @@ fn of_each_client<'a>(answered: &[(&'a Operation, u64)], verdict: &mut Verdict) 
 }
 
 fn across_clients<'a>(answered: &[(&'a Operation, u64)], verdict: &mut Verdict) {
-    let mut writes: Vec<(&'a Operation, u64)> = answered
-        .iter()
-        .filter(|(operation, _)| !matches!(operation.action, Action::Get { .. }))
-        .copied()
-        .collect();
+    let mut writes: Vec<(&'a Operation, u64)> =
+        answered.iter().filter(|(operation, _)| !operation.action.is_read()).copied().collect();
     writes.sort_by_key(|(operation, _)| operation.ended);
     let mut writes = writes.into_iter().peekable();
     let mut newest: Option<(&Operation, u64)> = None;
     for (read, revision) in answered {
-        if !matches!(read.action, Action::Get { .. }) {
+        if !read.action.is_read() {
             continue;
         }
         while let Some(write) = writes.next_if(|(write, _)| write.ended < read.invoked) {

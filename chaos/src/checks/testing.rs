@@ -13,11 +13,11 @@ pub(super) fn operation(
 }
 
 pub(super) fn ok(revision: u64) -> Outcome {
-    Outcome::Ok { revision: Some(revision), value: None }
+    Outcome::Ok { revision: Some(revision), value: None, version: None }
 }
 
 pub(super) fn read(revision: u64, value: u64) -> Outcome {
-    Outcome::Ok { revision: Some(revision), value: Some(value) }
+    Outcome::Ok { revision: Some(revision), value: Some(value), version: None }
 }
 
 pub(super) fn unknown() -> Outcome {

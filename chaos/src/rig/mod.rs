@@ -33,7 +33,7 @@ pub(crate) use commands::{Binary, Ports, init, serve, words};
 pub(crate) use member::{Member, start_no_more};
 pub(crate) use ports::free as free_ports;
 pub(crate) use status::{Status, ask as ask_status};
-pub(crate) use workload::{Instance, hello, register, register_value};
+pub(crate) use workload::{Instance, hello, register, register_value, register_version};
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);

@@ -39,6 +39,11 @@ pub(crate) fn register_value(record: &Value) -> Option<u64> {
     record.pointer("/spec/labels/value")?.as_str()?.parse().ok()
 }
 
+/// The version of such a register, from its record: the revision that wrote it.
+pub(crate) fn register_version(record: &Value) -> Option<u64> {
+    record.get("revision")?.as_u64()
+}
+
 /// An instance as the cluster sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
