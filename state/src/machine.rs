@@ -14,7 +14,9 @@ use crate::{
     change::{ChangeSet, Changes, Watch, Watchers},
     check,
     command::{Command, Dropped, Entry, FORMAT, Form, Kind, Outcome, Role, Verdict},
-    lease, replicas,
+    lease,
+    planted::{self, Defect},
+    replicas,
     state::{Formation, Position, State},
     txn,
     view::View,
@@ -272,7 +274,9 @@ impl Machine {
                 | Kind::RaiseFormat(_)
                 | Kind::Trim(_)
                 | Kind::ForgetReplica(_),
-            ) if !in_its_term => Verdict::Dropped(Dropped { proposer_term, entry_term: at.term }),
+            ) if !in_its_term && !planted::is(Defect::DeposedTick) => {
+                Verdict::Dropped(Dropped { proposer_term, entry_term: at.term })
+            }
             Some(Kind::Tick(_)) => {
                 self.tick(at);
                 Verdict::Applied(vec![])
