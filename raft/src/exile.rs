@@ -85,7 +85,10 @@ pub(crate) enum Barred {
     Copy(String),
     Lost(String),
     /// That cannot be found out.
-    Dir { dir: PathBuf, source: io::Error },
+    Dir {
+        dir: PathBuf,
+        source: io::Error,
+    },
 }
 
 impl From<Barred> for StartError {

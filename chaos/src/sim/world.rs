@@ -279,7 +279,7 @@ impl World {
                 self.clear(id, pause);
             }
             Some(replica) => {
-                if self.nodes.within(life, || replica.is_removed()) {
+                if self.nodes.within(life, || replica.is_barred()) {
                     drop(replica);
                     self.retire(id);
                 } else if let Some(fault) = self.nodes.within(life, || replica.fault()) {
