@@ -62,6 +62,12 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
+    /// One that has a book on this shelf already.
+    #[cfg(test)]
+    pub(super) fn over(parts: Parts, shelf: Arc<dyn super::shelf::Shelf>) -> Shelved<Self> {
+        Ok(Self { book: Some(Book::open(shelf)?), ..Self::new(parts) })
+    }
+
     pub(super) fn new(parts: Parts) -> Self {
         Self {
             parts,
@@ -118,7 +124,7 @@ impl Keeper {
     }
 
     /// One look at everything; true when it was the last.
-    fn turn(&mut self) -> bool {
+    pub(super) fn turn(&mut self) -> bool {
         let closed = self.gather();
         if let Some(what) = self.parts.shared.take_damage() {
             self.damaged(&ShelfError::Broken(what));
@@ -168,7 +174,7 @@ impl Keeper {
     }
 
     fn stage(&mut self, range: Range) {
-        self.staged_bytes += range.versions.iter().map(super::book::Ended::bytes).sum::<usize>();
+        self.staged_bytes += range.bytes();
         match self.staged.last_mut() {
             Some(last)
                 if last.last + 1 == range.first
@@ -281,7 +287,12 @@ impl Keeper {
             if more.is_empty() {
                 return Ok(());
             }
-            book.append(more)?;
+            if let Err(error) = book.append(&more) {
+                // They are nowhere else. What is staged meanwhile is bounded, and so this is.
+                self.staged_bytes = more.ranges.iter().map(Range::bytes).sum();
+                self.staged = more.ranges;
+                return Err(error);
+            }
             if let Some(place) = &self.parts.place {
                 place.note(&book.progress)?;
             }
@@ -338,6 +349,7 @@ impl Keeper {
         }
         tracing::error!(error = %error, "history is damaged");
         self.parts.shared.withdraw();
+        self.parts.shared.lose();
         self.book = None;
         self.set_aside += 1;
         let Some(place) = &self.parts.place else {
