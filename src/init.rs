@@ -14,7 +14,7 @@ use crate::{
     context_file::{Context, Secret},
     edge,
     life::{Life, write_replicas},
-    replica_dir::{BootstrapFile, MemberConfig},
+    replica_dir::{BootstrapFile, IDENTITY, JOINED, MemberConfig, STARTED},
     secret::{NewSecret, token_id},
 };
 
@@ -214,6 +214,12 @@ pub(crate) fn check(replicas: &[NewReplica]) -> Result<(), InitError> {
     Ok(())
 }
 
+/// Whether this is a replica's directory that was begun and not finished (`LIFE-1`), and that no replica has run on.
+fn is_half_made(dir: &Path) -> bool {
+    let has = |name: &str| dir.join(name).exists();
+    has("pki") && ![IDENTITY, STARTED, JOINED].into_iter().any(has)
+}
+
 /// Takes a directory that is empty, or not there yet.
 pub(crate) fn claim(dir: &Path) -> Result<(), InitError> {
     let io_error = |source| InitError::Io { dir: dir.to_owned(), source };
@@ -230,6 +236,11 @@ pub(crate) fn claim(dir: &Path) -> Result<(), InitError> {
     names.sort();
     let more = names.len().saturating_sub(NAMED_MAX);
     names.truncate(NAMED_MAX);
+    for name in &mut names {
+        if is_half_made(&dir.join(&*name)) {
+            name.push_str(" (begun and never finished, it may be removed)");
+        }
+    }
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let held = format!("{}{more}", names.join(", "));
     Err(InitError::NotEmpty { dir: dir.to_owned(), held })
@@ -306,6 +317,24 @@ mod tests {
         let error = init(&options(dir.path().to_owned())).unwrap_err();
         assert!(matches!(error, InitError::NotEmpty { .. }), "{error}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_was_begun_and_never_finished_is_named_and_what_has_run_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["replica-1", "replica-2", "replica-3"] {
+            fs::create_dir_all(dir.path().join(name).join("pki")).unwrap();
+        }
+        fs::write(dir.path().join("replica-1").join(IDENTITY), "{}").unwrap();
+        fs::write(dir.path().join("replica-3").join(STARTED), "").unwrap();
+        let error = claim(dir.path()).unwrap_err().to_string();
+        assert!(
+            error.contains(
+                "replica-1, replica-2 (begun and never finished, it may be removed), replica-3"
+            ),
+            "{error}"
+        );
+        assert!(!error.contains("replica-3 ("), "what has voted is never called half: {error}");
     }
 
     #[test]

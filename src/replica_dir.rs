@@ -27,6 +27,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::recovery::{MARKER, RepairJournal};
 
+/// Who the replica is; the last file that a directory gets.
+pub(crate) const IDENTITY: &str = "identity.json";
 /// The mark of a replica that joined a cluster which was there.
 pub(crate) const JOINED: &str = "joined";
 /// The mark of a replica that has had a log.
@@ -189,8 +191,9 @@ pub enum DirError {
     },
     /// A recovery was begun and did not end.
     #[error(
-        "a recovery was begun in {} and did not end: end it with `palisade cluster recover {} --yes`",
-        dir.display(), dir.display()
+        "a recovery was begun in {} and did not end: end it with `palisade cluster recover {} --yes`, or, if the \
+         others are back, give it up with `palisade cluster recover {} --abandon`",
+        dir.display(), dir.display(), dir.display()
     )]
     Recovering {
         /// The replica's directory.

@@ -71,20 +71,17 @@ struct Watching {
 }
 
 impl<R: AsyncRuntime> DiskWatch<R> {
-    /// Watches until it is stopped.
+    /// Watches until it is stopped. The probe waits for a disk that hangs, and the watch does not wait for the probe.
     pub(crate) async fn run(self) {
-        let begun = self.rt.now();
-        // A simulated disk counts its syncs.
-        let mut is_probed = !self.disk.real;
+        futures::join!(self.probe(), self.watch());
+    }
+
+    async fn watch(&self) {
         let mut watching: Option<Watching> = None;
         let mut slow_not_before = Duration::ZERO;
         loop {
             self.rt.sleep(self.tuning.heartbeat).await;
             let now = self.rt.now();
-            if !is_probed && now >= begun + PROBE_AFTER {
-                is_probed = true;
-                self.probe().await;
-            }
             if let Some(quantiles) = self.times.quantiles() {
                 self.metrics.wal_sync_p99.set(quantiles.p99.as_secs_f64());
             }
@@ -151,6 +148,11 @@ impl<R: AsyncRuntime> DiskWatch<R> {
     }
 
     async fn probe(&self) {
+        // A simulated disk counts its syncs.
+        if !self.disk.real {
+            return;
+        }
+        self.rt.sleep(PROBE_AFTER).await;
         let (times, files, dir) = (self.times.clone(), self.disk.files.clone(), self.dir.clone());
         let work = move || times.probe(files.as_ref(), &dir);
         match self.disk.run("sync-probe", work).await {

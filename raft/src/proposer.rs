@@ -21,6 +21,7 @@ use openraft::{
 use palisade_state::{
     Command, Outcome, Published, Rt,
     command::{Entry, Form, Kind, Tick},
+    port::timeout,
 };
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -46,6 +47,8 @@ const BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// How often a leader whom nobody answers looks again.
 const QUORUM_LOOK: Duration = Duration::from_millis(10);
+/// How long to wait for a slot before it is looked again whether anybody answers.
+const SLOT_LOOK: Duration = Duration::from_millis(100);
 /// Lease lengths without a majority's answer after which a leader refuses what it is asked.
 const LEASES_MAX: u32 = 3;
 
@@ -250,16 +253,10 @@ impl<R: AsyncRuntime> Leader<R> {
         let mut taken = Vec::new();
         let mut is_held_up = false;
         loop {
-            let Ok(slot) = slots.clone().acquire_owned().await else { return };
             if waiting.is_empty() && queue.0.recv_many(&mut taken, ENTRY_COMMANDS_MAX).await == 0 {
                 return;
             }
             waiting.extend(taken.drain(..));
-            while waiting.len() < ENTRY_COMMANDS_MAX
-                && let Ok(next) = queue.0.try_recv()
-            {
-                waiting.push_back(next);
-            }
             let Ok(leader) = self.raft.as_leader() else {
                 refuse(waiting.drain(..), &Refusal::NotLeader);
                 continue;
@@ -282,6 +279,23 @@ impl<R: AsyncRuntime> Leader<R> {
             }
             if std::mem::take(&mut is_held_up) {
                 tracing::warn!("writes go on: a majority answers this leader again");
+            }
+            // Entries that nobody answers keep their slots: what waits for one is refused all the same.
+            let slot = match slots.clone().try_acquire_owned() {
+                Ok(slot) => slot,
+                Err(_) => {
+                    let slot = slots.clone().acquire_owned();
+                    match timeout(self.rt.as_ref(), SLOT_LOOK, slot).await {
+                        Some(Ok(slot)) => slot,
+                        Some(Err(_)) => return,
+                        None => continue,
+                    }
+                }
+            };
+            while waiting.len() < ENTRY_COMMANDS_MAX
+                && let Ok(next) = queue.0.try_recv()
+            {
+                waiting.push_back(next);
             }
             if self.wal.is_low() {
                 refuse(waiting.drain(..), &Refusal::NoSpace);

@@ -2,21 +2,26 @@
 //!
 //! # Invariants
 //! - `REPORT-1` Nothing is proposed while nothing has changed: an idle cluster stays idle.
-//! - `REPORT-2` What leaves memory is durable in the history of a majority of the voters.
+//! - `REPORT-2` What leaves memory is durable in the history of a majority of the voters. A replica that has lost what
+//!   it had reported says so at once.
 
 use std::{sync::Arc, time::Duration};
 
 use openraft::AsyncRuntime;
 use palisade_state::{
-    Published, Rt, View,
+    Published, ReplicaRow, Rt, View,
     command::{Kind, RaiseFormat, ReplicaReport, Trim},
     limits::{AUDIT_MAX, EVENTS_MAX},
     port::timeout,
 };
 
 use crate::{
-    formats::Build, forward::Forwarder, history::History, leadership::Leadership,
-    proposer::Proposer, types::Raft,
+    formats::Build,
+    forward::Forwarder,
+    history::{Durable, History},
+    leadership::Leadership,
+    proposer::Proposer,
+    types::Raft,
 };
 
 /// How often it is looked whether there is something to say.
@@ -53,7 +58,7 @@ fn excess(first: Option<u64>, last: u64, window: usize) -> u64 {
 
 /// What may leave memory, if something should.
 fn trim(view: &View, voters: &[u64]) -> Option<Trim> {
-    let of = |durable: fn(&palisade_state::ReplicaRow) -> u64| {
+    let of = |durable: fn(&ReplicaRow) -> u64| {
         majority(voters.iter().map(|id| view.replica(*id).map_or(0, durable)).collect())
     };
     let (events, audit) = (of(|row| row.events_durable), of(|row| row.audit_durable));
@@ -70,6 +75,33 @@ fn raise(view: &View, members: &[u64], format_max: u32) -> Option<RaiseFormat> {
     let reads = members.iter().map(|id| view.replica(*id).map_or(0, |row| row.format_max));
     let format = reads.min()?.min(format_max);
     (format > view.format()).then(|| RaiseFormat { format, members: members.to_vec() })
+}
+
+/// What `me` has to say, if it is not what is `known` of it. What was lost is said however early it is.
+fn news(
+    me: u64,
+    known: Option<&ReplicaRow>,
+    durable: Option<Durable>,
+    build: &Build,
+    is_early: bool,
+) -> Option<ReplicaReport> {
+    let Build { format_max, version, .. } = build.clone();
+    let same_build =
+        known.is_some_and(|row| row.format_max == format_max && row.version == version);
+    let said = known.map_or_else(Durable::default, |row| Durable {
+        audit: row.audit_durable,
+        events: row.events_durable,
+    });
+    // A history that is not open yet has said nothing; what it had said stays.
+    let durable = durable.unwrap_or(said);
+    let is_lost = durable.audit < said.audit || durable.events < said.events;
+    (!same_build || is_lost || (durable != said && !is_early)).then_some(ReplicaReport {
+        replica: me,
+        format_max,
+        version,
+        events_durable: durable.events,
+        audit_durable: durable.audit,
+    })
 }
 
 impl<R: AsyncRuntime> Reporter<R> {
@@ -100,20 +132,7 @@ impl<R: AsyncRuntime> Reporter<R> {
 
     fn report(&self, view: &View, is_early: bool) -> Option<ReplicaReport> {
         let durable = self.history.durable();
-        let Build { format_max, version, .. } = self.build.clone();
-        let known = view.replica(self.me);
-        let same_build =
-            known.is_some_and(|row| row.format_max == format_max && row.version == version);
-        // A history that is not open yet has said nothing; what it had said stays.
-        let (audit, events) = known.map_or((0, 0), |row| (row.audit_durable, row.events_durable));
-        let is_news = durable.audit > audit || durable.events > events;
-        (!same_build || (is_news && !is_early)).then(|| ReplicaReport {
-            replica: self.me,
-            format_max,
-            version,
-            events_durable: durable.events.max(events),
-            audit_durable: durable.audit.max(audit),
-        })
+        news(self.me, view.replica(self.me), durable, &self.build, is_early)
     }
 
     async fn lead(&self, voters: &[u64], members: &[u64]) {
@@ -165,6 +184,33 @@ mod tests {
         assert_eq!(majority(vec![4, 8]), 4, "of two it takes both");
         assert_eq!(majority(vec![1, 2, 3, 4, 5]), 3);
         assert_eq!(majority(vec![]), 0);
+    }
+
+    #[test]
+    fn what_a_history_has_lost_is_reported_at_once() {
+        let build = Build { format_max: 1, version: "1".to_owned(), ..Build::default() };
+        let row = |audit_durable, events_durable| ReplicaRow {
+            format_max: 1,
+            version: "1".to_owned(),
+            events_durable,
+            audit_durable,
+            reported_rev: 5,
+            reported_ms: 5,
+        };
+        let said = |known: &ReplicaRow, durable: Option<Durable>, is_early| {
+            news(7, Some(known), durable, &build, is_early)
+                .map(|report| (report.audit_durable, report.events_durable))
+        };
+        let has = |audit, events| Some(Durable { audit, events });
+        let known = row(100, 200);
+        assert_eq!(said(&known, None, false), None, "not open yet: what it had said stays");
+        assert_eq!(said(&known, has(100, 200), false), None, "REPORT-1");
+        assert_eq!(said(&known, has(101, 200), true), None, "more can wait");
+        assert_eq!(said(&known, has(101, 200), false), Some((101, 200)));
+        assert_eq!(said(&known, has(0, 0), true), Some((0, 0)), "REPORT-2: it was set aside");
+        assert_eq!(said(&known, has(120, 199), true), Some((120, 199)));
+        let fresh = news(7, None, None, &build, true).unwrap();
+        assert_eq!((fresh.replica, fresh.audit_durable), (7, 0));
     }
 
     #[test]

@@ -42,8 +42,11 @@ pub async fn tell(store: &dyn Store, key: &str, value: &str) -> u64 {
 }
 
 pub async fn durable(replica: &Replica, audit: u64) {
-    eventually("history is durable", || (replica.history().durable().audit >= audit).then_some(()))
-        .await;
+    eventually("history is durable", || {
+        let durable = replica.history().durable();
+        durable.is_some_and(|durable| durable.audit >= audit).then_some(())
+    })
+    .await;
 }
 
 async fn value_at(replica: &Replica, revision: u64) -> Result<Vec<u8>, HistoryError> {

@@ -358,6 +358,21 @@ async fn many_watches_share_a_stream() {
 }
 
 #[tokio::test]
+async fn a_watch_from_what_has_not_been_here_is_reset() {
+    let (_cluster, mut leader, _) = connected().await;
+    let first = propose(&mut leader, &put("a", b"1")).await.unwrap().revision;
+    // As after a restore from an older backup: whoever watches has seen more than there is.
+    let from = WatchRequest { from_revision: first + 1000, ..rows_of("", Some("")) };
+    let mut watch = watch(&mut leader, from).await;
+    match watch.next().await.unwrap().unwrap().event.unwrap() {
+        Event::Reset(reset) => assert!(reset.revision >= first),
+        Event::Changes(changes) => panic!("{changes:?}"),
+    }
+    let second = propose(&mut leader, &put("b", b"2")).await.unwrap().revision;
+    assert_eq!(changes(&mut watch).await.revision, second);
+}
+
+#[tokio::test]
 async fn the_work_of_a_kind_is_watched() {
     let (_cluster, mut leader, _) = connected().await;
     let request = WatchRequest { work_kind: "sweep".into(), ..WatchRequest::default() };

@@ -50,7 +50,13 @@ impl Init {
         let made = init(&options)?;
         contexts.put(made.context);
         contexts.current = Some(self.name.clone());
-        contexts.save(&path)?;
+        if let Err(error) = contexts.save(&path) {
+            // Their only token would be lost. Best effort: what stays is named by the next try.
+            for dir in &made.replicas {
+                let _ = std::fs::remove_dir_all(dir);
+            }
+            return Err(error.into());
+        }
         let dirs: Vec<String> = made.replicas.iter().map(|dir| dir.display().to_string()).collect();
         if matches!(global.output, Format::Json | Format::Yaml) {
             let value = json!({

@@ -13,7 +13,7 @@ mod stages;
 
 pub use module::Backups;
 pub use reach::{Reach, reach};
-pub use recover::{Plan, RecoverError, RecoverOptions, Recovery, survey};
+pub use recover::{Plan, RecoverError, RecoverOptions, Recovery, abandon, survey};
 pub use repair::{
     Finding, Known, Repair, RepairError, RepairJournal, Repaired, Wanted, survey_damage,
 };

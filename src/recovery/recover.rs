@@ -5,6 +5,13 @@
 //! - `REC-2` The new life has another cluster id and a higher epoch, so a replica of the old one that comes back is
 //!   refused, and its fences are outranked.
 //! - `REC-3` It can be ended at any point and taken up again: each step is done at most once or leaves the same.
+//! - `REC-4` However often it is taken up again, the other members are asked first, and until it is through it can be
+//!   given up: what was a copy goes, what was renamed gets its name back.
+//!
+//! The backup comes first. Only when it is whole is there a journal, and only from then on does `palisade serve` refuse
+//! the directory: a recovery that fails before that has changed nothing.
+
+mod abandon;
 
 use std::{
     fs, io,
@@ -24,13 +31,15 @@ use serde_json::json;
 use super::{
     Reach, Source, files, reach,
     renew::renew_specs,
-    stages::{Journal, JournalError, MARKER, Stage},
+    stages::{Journal, JournalError, JournalMember, MARKER, Stage},
 };
 use crate::{
     edge,
     init::new_id,
     replica_dir::{DirError, MemberConfig, ReplicaDir},
 };
+
+pub use abandon::abandon;
 
 /// What `recover` needs.
 #[derive(Clone, Debug)]
@@ -39,6 +48,8 @@ pub struct RecoverOptions {
     pub dir: PathBuf,
     /// The epoch of the new life; one more than the old one's unless it is said.
     pub epoch: Option<u64>,
+    /// Do it without a backup of what the survivor has. Its data is kept under another name all the same.
+    pub without_backup: bool,
 }
 
 /// Why a survivor was not recovered.
@@ -60,6 +71,9 @@ pub enum RecoverError {
     /// The backup of what it has.
     #[error("what this replica has cannot be backed up")]
     Backup(#[from] BackupError),
+    /// The CA's key cannot be sealed for the backup.
+    #[error("the CA's key cannot be sealed for the backup: it needs the cluster's backup key")]
+    BackupKey(#[source] BackupError),
     /// Another recovery runs.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -70,6 +84,14 @@ pub enum RecoverError {
         given: u64,
         /// Its own.
         own: u64,
+    },
+    /// A recovery with another epoch was begun.
+    #[error("a recovery to epoch {begun} was begun here, and {given} is another one")]
+    Begun {
+        /// Of the one that was begun.
+        begun: u64,
+        /// What was given.
+        given: u64,
     },
     /// The first entries of the new life cannot be built.
     #[error("the first entries of the new life cannot be built")]
@@ -87,6 +109,11 @@ pub enum RecoverError {
     },
 }
 
+/// The new life's data, until it has its name.
+const NEXT: &str = "data.next";
+/// What the new life has of its own beside its data.
+const CONFIGURATION: [&str; 2] = ["identity.json", "replica.toml"];
+
 fn io_error(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecoverError {
     move |source| RecoverError::Io { op, path: path.to_owned(), source }
 }
@@ -98,11 +125,11 @@ pub struct Plan {
     pub journal: Journal,
     /// Whether it was begun before, and is only to be ended.
     pub is_resumed: bool,
-    /// The members that the survivor knows, and whether the others can be reached. Empty when it is resumed.
+    /// The members that the survivor knows, and whether the others can be reached.
     pub members: Vec<(SurvivorMember, Option<Reach>)>,
-    /// Up to where it knows that entries are committed.
+    /// Up to where it knows that entries are committed; 0 once the new life's data is made.
     pub committed: u64,
-    /// The last entry that it has.
+    /// The last entry that it has; 0 once the new life's data is made.
     pub last: u64,
     /// The revision that the new life begins with.
     pub revision: u64,
@@ -139,6 +166,7 @@ pub struct Recovery {
     plan: Plan,
     source: Source,
     survivor: Option<Survivor>,
+    without_backup: bool,
     _only: DirLock,
 }
 
@@ -153,30 +181,55 @@ pub fn survey(options: &RecoverOptions) -> Result<Recovery, RecoverError> {
     let authority = Authority::load(&dir.pki("ca.pem"), &dir.pki("ca.key"))?;
     let certificate = Certificate::load(&dir.pki("replica.pem"), &dir.pki("replica.key"))?;
     let source = Source::new(&dir, &authority);
-    let resumed = Journal::read(&options.dir)?;
-    let needs_survivor = resumed.as_ref().is_none_or(|journal| journal.stage < Stage::Made);
+    let begun = Journal::read(&options.dir)?;
+    let needs_survivor = begun.as_ref().is_none_or(|journal| journal.stage < Stage::Made);
     let survivor = if needs_survivor { Some(Survivor::read(&dir.data())?) } else { None };
-    let plan = match (resumed, &survivor) {
-        (Some(journal), _) => Plan {
-            journal,
-            is_resumed: true,
-            members: vec![],
-            committed: 0,
-            last: 0,
-            revision: survivor.as_ref().map_or(0, |survivor| survivor.view().revision()),
-        },
-        (None, Some(survivor)) => {
-            let mut plan = plan(&dir, survivor, options.epoch)?;
-            let me = plan.journal.replica;
-            for (member, found) in plan.members.iter_mut().filter(|(member, _)| member.id != me) {
-                *found = Some(reach(member.id, &member.peer_addr, &authority, &certificate));
-            }
-            plan
-        }
+    let mut plan = match (begun, &survivor) {
+        (Some(journal), survivor) => resumed(journal, survivor.as_ref(), options.epoch)?,
+        (None, Some(survivor)) => plan(&dir, survivor, options.epoch)?,
         // `needs_survivor` is true without a journal.
         (None, None) => return Err(OfflineError::Unused { dir: dir.data() }.into()),
     };
-    Ok(Recovery { dir, plan, source, survivor, _only: only })
+    // REC-4: they may have come back since it was begun.
+    let me = plan.journal.replica;
+    for (member, found) in plan.members.iter_mut().filter(|(member, _)| member.id != me) {
+        *found = Some(reach(member.id, &member.peer_addr, &authority, &certificate));
+    }
+    let without_backup = options.without_backup;
+    Ok(Recovery { dir, plan, source, survivor, without_backup, _only: only })
+}
+
+/// What is left to do of a recovery that was begun.
+fn resumed(
+    mut journal: Journal,
+    survivor: Option<&Survivor>,
+    epoch: Option<u64>,
+) -> Result<Plan, RecoverError> {
+    if let Some(given) = epoch.filter(|given| *given != journal.epoch) {
+        return Err(RecoverError::Begun { begun: journal.epoch, given });
+    }
+    if let Some(survivor) = survivor.filter(|_| journal.members.is_empty()) {
+        journal.members = survivor.members.iter().map(noted).collect();
+    }
+    let members = journal.members.iter().map(|member| (known(member), None)).collect();
+    Ok(Plan {
+        is_resumed: true,
+        members,
+        committed: survivor.and_then(|survivor| survivor.committed).unwrap_or(0),
+        last: survivor.map_or(0, |survivor| survivor.last),
+        revision: survivor.map_or(0, |survivor| survivor.view().revision()),
+        journal,
+    })
+}
+
+fn noted(member: &SurvivorMember) -> JournalMember {
+    let SurvivorMember { id, peer_addr, api_addr, voter } = member.clone();
+    JournalMember { id, peer_addr, api_addr, voter }
+}
+
+fn known(member: &JournalMember) -> SurvivorMember {
+    let JournalMember { id, peer_addr, api_addr, voter } = member.clone();
+    SurvivorMember { id, peer_addr, api_addr, voter }
 }
 
 fn plan(dir: &ReplicaDir, survivor: &Survivor, epoch: Option<u64>) -> Result<Plan, RecoverError> {
@@ -187,6 +240,7 @@ fn plan(dir: &ReplicaDir, survivor: &Survivor, epoch: Option<u64>) -> Result<Pla
     }
     let mut journal = Journal::begin((cluster, own), new_id("cl"), lineage, epoch);
     journal.replica = replica.0;
+    journal.members = survivor.members.iter().map(noted).collect();
     // The record of the membership knows of changed addresses; the file only of the first.
     let recorded = survivor.members.iter().find(|member| member.id == replica.0);
     (journal.peer_addr, journal.api_addr) = match recorded {
@@ -232,7 +286,8 @@ impl Recovery {
     fn carry_out_until(mut self, until: Option<Stage>) -> Result<(), RecoverError> {
         let dir = self.dir.path.clone();
         if !self.plan.is_resumed {
-            self.plan.journal.enter(&dir, Stage::Planned)?;
+            self.back_up()?;
+            self.plan.journal.enter(&dir, Stage::BackedUp)?;
         }
         while until != Some(self.plan.journal.stage) {
             let next = match self.plan.journal.stage {
@@ -249,7 +304,7 @@ impl Recovery {
                     Stage::SetAside
                 }
                 Stage::SetAside => {
-                    let (from, to) = (dir.join("data.next"), self.dir.data());
+                    let (from, to) = (dir.join(NEXT), self.dir.data());
                     files::rename_once(&from, &to).map_err(io_error("rename", &from))?;
                     Stage::Placed
                 }
@@ -270,6 +325,9 @@ impl Recovery {
     }
 
     fn back_up(&self) -> Result<(), RecoverError> {
+        if self.without_backup {
+            return Ok(());
+        }
         let survivor = self.survivor()?;
         let Identity { cluster, lineage, epoch, .. } = survivor.identity.clone();
         let member = |member: &SurvivorMember| BackupMember {
@@ -279,7 +337,8 @@ impl Recovery {
             voter: member.voter,
         };
         let members = survivor.members.iter().map(member).collect();
-        let head = self.source.head_of((cluster, lineage, epoch), members, edge::wall_ms())?;
+        let head = self.source.head_of((cluster, lineage, epoch), members, edge::wall_ms());
+        let head = head.map_err(RecoverError::BackupKey)?;
         write_backup(&self.plan.journal.backup(&self.dir.path), head, &survivor.view())?;
         Ok(())
     }
@@ -289,7 +348,8 @@ impl Recovery {
         let journal = &self.plan.journal;
         let unused = || OfflineError::Unused { dir: self.dir.data() };
         let survivor = self.survivor.take().ok_or_else(unused)?;
-        let (term, unsure) = (survivor.term, survivor.last - survivor.committed.unwrap_or(0));
+        let unsure = survivor.last.saturating_sub(survivor.committed.unwrap_or(0));
+        let term = survivor.term;
         let formation = Formation {
             cluster: journal.cluster.clone(),
             lineage: journal.lineage.clone(),
@@ -310,13 +370,8 @@ impl Recovery {
         tx.publish("cluster.recovered", "", "cluster/*".to_owned(), &data);
         reborn.commit(edge::wall_ms(), tx)?;
         renew_specs(&mut reborn).map_err(RecoverError::First)?;
-        let next = self.dir.path.join("data.next");
-        match fs::remove_dir_all(&next) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(io_error("remove what was begun in", &next)(error));
-            }
-            _ => {}
-        }
+        let next = self.dir.path.join(NEXT);
+        remove_begun(&next)?;
         seed(&next, &self.identity(), &reborn.view(), term, &[self.member()])?;
         Ok(())
     }
@@ -339,9 +394,11 @@ impl Recovery {
     fn set_aside(&self) -> Result<(), RecoverError> {
         let (dir, aside) = (&self.dir.path, self.plan.journal.aside(&self.dir.path));
         fs::create_dir_all(&aside).map_err(io_error("make", &aside))?;
-        for name in ["identity.json", "replica.toml"] {
-            let copied = fs::copy(dir.join(name), aside.join(name));
-            copied.map_err(io_error("copy", &dir.join(name)))?;
+        files::sync_dir(dir).map_err(io_error("make", &aside))?;
+        for name in CONFIGURATION {
+            // Durable before the originals are replaced.
+            let copy = |bytes: Vec<u8>| files::replace(&aside.join(name), &bytes, 0o644);
+            fs::read(dir.join(name)).and_then(copy).map_err(io_error("copy", &dir.join(name)))?;
         }
         let data = self.dir.data();
         files::rename_once(&data, &aside.join("data")).map_err(io_error("rename", &data))
@@ -364,6 +421,15 @@ impl Recovery {
         let marker = self.dir.path.join(MARKER);
         let kept = self.plan.journal.aside(&self.dir.path).join(MARKER);
         files::rename_once(&marker, &kept).map_err(io_error("rename", &marker))
+    }
+}
+
+fn remove_begun(next: &Path) -> Result<(), RecoverError> {
+    match fs::remove_dir_all(next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io_error("remove what was begun in", next)(error))
+        }
+        _ => Ok(()),
     }
 }
 

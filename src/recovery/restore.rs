@@ -114,6 +114,9 @@ pub enum RestoreError {
     /// The first entries of the new life cannot be built.
     #[error("the first entries of the new life cannot be built")]
     First(#[source] palisade_contract::Error),
+    /// The way in cannot be kept; the directories were taken away again.
+    #[error("the new cluster's context cannot be kept, so nothing was made")]
+    Keep(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// The CA and the backup key of the new cluster.
@@ -132,11 +135,15 @@ fn keys(
     Ok((Authority::from_pem(&reader.info().head.ca_pem, &ca_key)?, key))
 }
 
-/// Makes the directories of a new cluster's replicas from a backup. It blocks.
+/// Makes the directories of a new cluster's replicas from a backup. `keep` keeps the way in, whose token is nowhere else;
+/// when it cannot, the directories are taken away again. It blocks.
 ///
 /// # Errors
 /// See [`RestoreError`].
-pub fn restore(options: &RestoreOptions) -> Result<Restored, RestoreError> {
+pub fn restore<E: std::error::Error + Send + Sync + 'static>(
+    options: &RestoreOptions,
+    keep: impl FnOnce(&Context) -> Result<(), E>,
+) -> Result<Restored, RestoreError> {
     check(&options.replicas)?;
     let mut reader = BackupReader::open(&options.file)?;
     let head = reader.info().head.clone();
@@ -176,6 +183,10 @@ pub fn restore(options: &RestoreOptions) -> Result<Restored, RestoreError> {
         ca_pem: authority.cert_pem().to_owned(),
         token: Secret::new(format!("pal_{token}_{}", secret.reveal())),
     };
+    if let Err(error) = keep(&context) {
+        take_away(&options.dir, &options.replicas);
+        return Err(RestoreError::Keep(Box::new(error)));
+    }
     let info = reader.info().clone();
     Ok(Restored { cluster, lineage, epoch, pin: authority.pin(), replicas, context, info })
 }
@@ -224,10 +235,14 @@ fn write(
         seed(&path.join("data"), identity, &view, term, &members)
     });
     if written.is_err() {
-        for replica in life.replicas {
-            // RES-1. Best effort: what stays is named by the next try.
-            let _ = std::fs::remove_dir_all(dir.join(format!("replica-{}", replica.id)));
-        }
+        take_away(dir, life.replicas);
     }
     written
+}
+
+/// `RES-1`. Best effort: what stays is named by the next try.
+fn take_away(dir: &Path, replicas: &[NewReplica]) {
+    for replica in replicas {
+        let _ = std::fs::remove_dir_all(dir.join(format!("replica-{}", replica.id)));
+    }
 }

@@ -23,7 +23,8 @@ pub(super) const FORMAT: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// It is decided; nothing was changed.
+    /// It is decided; nothing was changed. Earlier builds wrote this before the backup; now there is no journal until
+    /// the backup is whole.
     Planned,
     /// What the survivor has is in a backup.
     BackedUp,
@@ -37,7 +38,21 @@ pub enum Stage {
     Configured,
 }
 
-/// What is written down before anything is done.
+/// A member of the old life, as the survivor knew it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JournalMember {
+    /// Its id.
+    pub id: u64,
+    /// Where peers reach it.
+    pub peer_addr: String,
+    /// Where operators and agents reach it.
+    pub api_addr: String,
+    /// Whether it has a vote.
+    pub voter: bool,
+}
+
+/// What is written down before anything of the old life is touched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Journal {
@@ -60,6 +75,10 @@ pub struct Journal {
     pub peer_addr: String,
     /// Where operators and agents reach it.
     pub api_addr: String,
+    /// The members of the cluster that ends: who takes a recovery up again asks them as well. None in what earlier
+    /// builds wrote.
+    #[serde(default)]
+    pub members: Vec<JournalMember>,
 }
 
 /// What every format of a journal has.
@@ -144,6 +163,7 @@ impl Journal {
             replica: 0,
             peer_addr: String::new(),
             api_addr: String::new(),
+            members: vec![],
         }
     }
 

@@ -17,6 +17,21 @@ use crate::{
     replica_dir::ReplicaDir,
 };
 
+fn kept(_: &crate::context_file::Context) -> Result<(), std::io::Error> {
+    Ok(())
+}
+
+#[test]
+fn a_cluster_whose_only_token_cannot_be_kept_is_not_made() {
+    let home = tempfile::tempdir().unwrap();
+    let (_, options) = backed_up(home.path());
+    let full = |_: &crate::context_file::Context| Err(std::io::Error::other("the disk is full"));
+    let error = restore(&options, full).unwrap_err();
+    assert!(matches!(error, RestoreError::Keep(_)), "{error}");
+    assert_eq!(fs::read_dir(&options.dir).unwrap().count(), 0, "RES-1");
+    restore(&options, kept).unwrap();
+}
+
 fn replica(id: u16) -> NewReplica {
     NewReplica {
         id: id.into(),
@@ -79,7 +94,7 @@ fn backed_up(home: &Path) -> (ReplicaDir, RestoreOptions) {
 fn a_restored_cluster_is_of_the_same_lineage_and_another_life() {
     let home = tempfile::tempdir().unwrap();
     let (old, options) = backed_up(home.path());
-    let made = restore(&options).unwrap();
+    let made = restore(&options, kept).unwrap();
     assert_eq!((&made.lineage, made.epoch), (&old.identity.lineage, 1));
     assert_ne!(made.cluster, old.identity.cluster);
     assert_eq!(made.replicas.len(), 3);
@@ -103,7 +118,7 @@ fn a_restored_cluster_is_of_the_same_lineage_and_another_life() {
 fn a_fork_has_a_lineage_a_ca_and_a_key_of_its_own() {
     let home = tempfile::tempdir().unwrap();
     let (old, options) = backed_up(home.path());
-    let made = restore(&RestoreOptions { fork: true, key: None, ..options }).unwrap();
+    let made = restore(&RestoreOptions { fork: true, key: None, ..options }, kept).unwrap();
     assert_ne!(made.lineage, old.identity.lineage);
     let dir = ReplicaDir::read(&made.replicas[0]).unwrap();
     for file in ["ca.pem", "backup.key"] {
@@ -120,7 +135,7 @@ fn what_cannot_be_restored_leaves_nothing() {
     let home = tempfile::tempdir().unwrap();
     let (_, good) = backed_up(home.path());
     let refused = |options: RestoreOptions| {
-        let error = restore(&options).unwrap_err();
+        let error = restore(&options, kept).unwrap_err();
         assert!(!good.dir.join("replica-1").exists(), "RES-1: {error}");
         error
     };

@@ -18,8 +18,8 @@ use crate::{
     },
     limits::{
         AUDIT_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, KEY_BYTES_MAX, LEASES_MAX, MEMBERS_MAX,
-        NAME_BYTES_MAX, RESPONSE_BYTES_MAX, SUBJECT_BYTES_MAX, TXN_BYTES_MAX, TXN_WRITES_MAX,
-        VALUE_BYTES_MAX, WORK_ERROR_BYTES_MAX, WORK_KEY_BYTES_MAX,
+        NAME_BYTES_MAX, RESPONSE_BYTES_MAX, SUBJECT_BYTES_MAX, TXN_BYTES_MAX, TXN_POINTS_MAX,
+        TXN_RANGES_MAX, TXN_WRITES_MAX, VALUE_BYTES_MAX, WORK_ERROR_BYTES_MAX, WORK_KEY_BYTES_MAX,
     },
     queue::is_kind,
 };
@@ -146,6 +146,8 @@ pub fn txn(txn: &Txn) -> Result<(), Malformed> {
     let steps = txn.enqueues.len() + txn.finishes.len() + txn.requeues.len();
     counted(|| "a transaction".to_owned(), "wake-ups and ends of runs", steps, TXN_WRITES_MAX)?;
     counted(|| "a transaction".to_owned(), "events", txn.events.len(), TXN_WRITES_MAX)?;
+    counted(|| "a transaction".to_owned(), "reads of a row", txn.points.len(), TXN_POINTS_MAX)?;
+    counted(|| "a transaction".to_owned(), "reads of a range", txn.ranges.len(), TXN_RANGES_MAX)?;
     bytes(|| "a transaction's response".to_owned(), txn.response.len(), RESPONSE_BYTES_MAX)?;
     txn.writes.iter().try_for_each(write)?;
     for point in &txn.points {

@@ -33,23 +33,11 @@ impl Deletions {
         }
     }
 
-    /// Whether a row of the range was, or may have been, deleted after `revision`.
-    pub(crate) fn any_since(
-        &self,
-        table: &str,
-        start: &[u8],
-        end: Option<&[u8]>,
-        revision: u64,
-    ) -> bool {
-        if revision < self.floor {
-            return true;
-        }
+    /// The rows that were deleted after `revision`, which is not below the floor.
+    pub(crate) fn since(&self, revision: u64) -> impl Iterator<Item = (&Name, &KeyBytes)> {
+        debug_assert!(revision >= self.floor, "DEL-1");
         let first = (revision.saturating_add(1), Name::from(""), KeyBytes::new());
-        self.by_age.range(first..).any(|((_, name, key), ())| {
-            name.as_ref() == table
-                && key.as_slice() >= start
-                && end.is_none_or(|end| key.as_slice() < end)
-        })
+        self.by_age.range(first..).map(|((_, table, key), ())| (table, key))
     }
 
     pub(crate) fn restore(
@@ -70,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_older_than_the_memory_conflicts() {
+    fn what_was_deleted_after_the_floor_is_remembered() {
         let mut deletions = Deletions::default();
         let table: Name = "t".into();
         for number in 0..=DELETIONS_MAX {
@@ -78,9 +66,9 @@ mod tests {
             deletions.record(table.clone(), key, number as u64 + 1);
         }
         assert_eq!(deletions.floor, 1);
-        assert!(deletions.any_since("t", b"x", None, 0), "below the floor");
-        assert!(!deletions.any_since("t", b"x", None, 1), "nothing deleted behind x");
-        assert!(deletions.any_since("t", b"00000005", Some(b"00000006"), 5));
-        assert!(!deletions.any_since("t", b"00000005", Some(b"00000006"), 6));
+        assert_eq!(deletions.since(1).count(), DELETIONS_MAX);
+        let (table, key) = deletions.since(DELETIONS_MAX as u64).next().unwrap();
+        assert_eq!((table.as_ref(), key.as_slice()), ("t", &b"00010000"[..]));
+        assert!(deletions.since(DELETIONS_MAX as u64 + 1).next().is_none());
     }
 }

@@ -94,7 +94,7 @@ pub(crate) fn check(state: &State, entry_term: u64, held: &FenceCheck) -> Result
     Ok(())
 }
 
-/// Creates or renews a session. `Err` when a newer incarnation of the worker lives.
+/// Lets time pass, and creates or renews a session. `Err` when a newer incarnation of the worker lives.
 pub(crate) fn beat(
     state: &mut State,
     at: Position,
@@ -104,14 +104,6 @@ pub(crate) fn beat(
 ) -> Result<(), Fenced> {
     let worker: Name = beat.worker.as_str().into();
     let id = (role, worker.clone());
-    let before = state.sessions.get(&id).cloned();
-    if before.as_ref().is_some_and(|session| session.incarnation > beat.incarnation) {
-        return Err(Fenced {
-            lease: String::new(),
-            current: None,
-            why: "a newer incarnation of this worker lives".to_owned(),
-        });
-    }
     let session = Session {
         incarnation: beat.incarnation,
         expires_ms: state.clock.now_ms.saturating_add(SESSION_MS),
@@ -119,6 +111,25 @@ pub(crate) fn beat(
         sharded: beat.sharded,
         singletons: beat.singletons.iter().map(|name| name.as_str().into()).collect(),
     };
+    let now_ms = state.clock.now_ms;
+    let replaces = state
+        .sessions
+        .get(&id)
+        .is_some_and(|before| before.expires_ms > now_ms && before.incarnation < beat.incarnation);
+    if replaces {
+        // First of all: what others lose at this entry must not be granted to the old incarnation and then, under the
+        // same fence, to the new one (I1, I2).
+        state.sessions.insert(id.clone(), session.clone());
+    }
+    pass_time(state, at, changes);
+    let before = state.sessions.get(&id).filter(|_| !replaces).cloned();
+    if before.as_ref().is_some_and(|session| session.incarnation > beat.incarnation) {
+        return Err(Fenced {
+            lease: String::new(),
+            current: None,
+            why: "a newer incarnation of this worker lives".to_owned(),
+        });
+    }
     let same_membership = before
         .is_some_and(|before| Session { expires_ms: session.expires_ms, ..before } == session);
     state.sessions.insert(id, session);

@@ -4,6 +4,10 @@
 pub const TXN_BYTES_MAX: usize = 1024 * 1024;
 /// Puts and deletes of one transaction, index rows not counted.
 pub const TXN_WRITES_MAX: usize = 10_000;
+/// Rows that one transaction read by their keys. What it writes it reads, and it may read as many more.
+pub const TXN_POINTS_MAX: usize = 2 * TXN_WRITES_MAX;
+/// Ranges that one transaction read; those that overlap are one.
+pub const TXN_RANGES_MAX: usize = 1_000;
 /// Bytes of one record.
 pub const VALUE_BYTES_MAX: usize = 512 * 1024;
 /// Bytes of one row key.

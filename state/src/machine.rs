@@ -16,6 +16,7 @@ use crate::{
     command::{Command, Dropped, Entry, FORMAT, Form, Kind, Outcome, Role, Verdict},
     lease,
     planted::{self, Defect},
+    recent::Recent,
     replicas,
     state::{Formation, Position, State},
     txn,
@@ -126,6 +127,7 @@ pub struct Machine {
     state: State,
     /// Of the entries applied since the last publication.
     changes: Changes,
+    recent: Recent,
     published: Arc<Published>,
     /// The newest format that it applies.
     format_max: u32,
@@ -145,8 +147,8 @@ impl Machine {
             watchers: Watchers::new(state.applied.index),
             state: ArcSwap::from_pointee(state.clone()),
         };
-        let (changes, published) = (Changes::default(), Arc::new(published));
-        Self { state, changes, published, format_max: FORMAT }
+        let (changes, recent) = (Changes::default(), Recent::new(state.applied.index));
+        Self { state, changes, recent, published: Arc::new(published), format_max: FORMAT }
     }
 
     /// The machine of a build that reads formats up to `format_max`: for rehearsals of an upgrade.
@@ -224,6 +226,7 @@ impl Machine {
 
     /// Replaces the whole state by a snapshot's and publishes it.
     pub fn install(&mut self, state: State) -> Retired {
+        self.recent = Recent::new(state.applied.index);
         self.state = state;
         self.changes = Changes::default();
         self.publish_as(ChangeSet { everything: true, ..ChangeSet::default() })
@@ -264,7 +267,8 @@ impl Machine {
         }
         let verdict = match command.kind {
             Some(Kind::Txn(txn)) => {
-                let (revision, verdict) = txn::apply(&mut self.state, at, txn, &mut self.changes);
+                let (state, changes) = (&mut self.state, &mut self.changes);
+                let (revision, verdict) = txn::apply(state, at, txn, changes, &mut self.recent);
                 return Outcome::new(revision, verdict);
             }
             Some(_) if !alone => Verdict::Invalid("only transactions share an entry".to_owned()),
@@ -284,7 +288,6 @@ impl Machine {
             Some(Kind::WorkerBeat(beat)) => match Role::try_from(beat.role) {
                 Err(_) => Verdict::Invalid(format!("role {} is not known", beat.role)),
                 Ok(role) => {
-                    lease::pass_time(&mut self.state, at, &mut self.changes);
                     match lease::beat(&mut self.state, at, &beat, role, &mut self.changes) {
                         Ok(()) => Verdict::Applied(vec![]),
                         Err(fenced) => Verdict::Fenced(fenced),

@@ -17,6 +17,7 @@ use crate::{
     },
     key::{Key, KeyBytes, after_prefix, joined},
     limits::WORK_ERROR_BYTES_MAX,
+    ranges::{Span, merged},
     record::Stamp,
     table::{Corrupt, Table, Versioned},
     view::View,
@@ -348,8 +349,12 @@ impl Tx {
             created_rev,
         };
         txn.points = self.points.into_iter().map(point).collect();
-        let range = |(table, start, end)| RangeCheck { table, start, end };
-        txn.ranges = self.ranges.into_iter().map(range).collect();
+        let range = |Span { table, start, end }: Span<'_>| RangeCheck {
+            table: table.to_owned(),
+            start: start.to_vec(),
+            end: end.map(<[u8]>::to_vec),
+        };
+        txn.ranges = merged(self.ranges.iter().map(span_of)).into_iter().map(range).collect();
         txn.writes = self
             .writes
             .into_iter()
@@ -375,6 +380,10 @@ impl Tx {
     fn note_range(&mut self, table: &str, start: &[u8], end: Option<&[u8]>) {
         self.ranges.insert((table.to_owned(), start.to_vec(), end.map(<[u8]>::to_vec)));
     }
+}
+
+fn span_of((table, start, end): &Ends) -> Span<'_> {
+    Span { table, start, end: end.as_deref() }
 }
 
 /// The row of an index for a record.

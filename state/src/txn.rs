@@ -7,12 +7,12 @@
 
 use crate::{
     change::Changes,
-    command::{
-        Conflict, IdempotencyMismatch, PointCheck, RangeCheck, Superseded, Txn, Verdict, Write,
-    },
+    command::{Conflict, IdempotencyMismatch, PointCheck, Superseded, Txn, Verdict, Write},
     key::KeyBytes,
     lease,
     planted::{self, Defect},
+    ranges,
+    recent::Recent,
     state::{Position, State},
 };
 
@@ -22,6 +22,7 @@ pub(crate) fn apply(
     at: Position,
     txn: Txn,
     changes: &mut Changes,
+    recent: &mut Recent,
 ) -> (u64, Verdict) {
     if txn.view_rev >= at.index {
         let why = format!("a view of revision {} is ahead of entry {}", txn.view_rev, at.index);
@@ -55,12 +56,12 @@ pub(crate) fn apply(
     {
         return (at.index, conflict(&changed.table, &changed.key));
     }
-    if let Some(changed) = txn.ranges.iter().find(|range| !range_holds(state, range, txn.view_rev))
-    {
-        return (at.index, conflict(&changed.table, &changed.start));
+    let spans = ranges::merged(txn.ranges.iter().map(Into::into));
+    if let Some(changed) = ranges::first_changed(state, recent, &spans, txn.view_rev) {
+        return (at.index, conflict(changed.table, changed.start));
     }
     let response = txn.response.clone();
-    write(state, at, txn, changes);
+    write(state, at, txn, changes, recent);
     (at.index, Verdict::Applied(response))
 }
 
@@ -78,26 +79,13 @@ fn point_holds(state: &State, point: &PointCheck) -> bool {
     }
 }
 
-fn range_holds(state: &State, range: &RangeCheck, view_rev: u64) -> bool {
-    let (start, end) = (range.start.as_slice(), range.end.as_deref());
-    if end.is_some_and(|end| end <= start) {
-        return true;
-    }
-    let unchanged = state.tables.get(range.table.as_str()).is_none_or(|table| {
-        table.changed_rev <= view_rev
-            || crate::view::range_of(&table.rows, start, end)
-                .all(|(_, record)| record.stamp().modified_rev <= view_rev)
-    });
-    unchanged && !state.deletions.any_since(&range.table, start, end, view_rev)
-}
-
-fn write(state: &mut State, at: Position, txn: Txn, changes: &mut Changes) {
+fn write(state: &mut State, at: Position, txn: Txn, changes: &mut Changes, recent: &mut Recent) {
     let (now_ms, wall_ms) = (state.clock.now_ms, state.clock.wall_ms);
     for row in txn.writes {
         if planted::is(Defect::LostWrite) && at.index.is_multiple_of(97) {
             continue;
         }
-        write_row(state, at, row, changes);
+        write_row(state, at, row, changes, recent);
     }
     for item in &txn.enqueues {
         changes.work.push(state.queue.enqueue(item, now_ms, at.index));
@@ -134,7 +122,13 @@ fn unordered(mut events: Vec<crate::command::EventDraft>) -> Vec<crate::command:
     events
 }
 
-fn write_row(state: &mut State, at: Position, row: Write, changes: &mut Changes) {
+fn write_row(
+    state: &mut State,
+    at: Position,
+    row: Write,
+    changes: &mut Changes,
+    recent: &mut Recent,
+) {
     let key = KeyBytes::from_slice(&row.key);
     let name = state.table_name(&row.table);
     let table = state.table_mut(&name);
@@ -147,5 +141,6 @@ fn write_row(state: &mut State, at: Position, row: Write, changes: &mut Changes)
             state.deletions.record(name.clone(), key.clone(), at.index);
         }
     }
+    recent.note(&name, &key, at.index);
     changes.rows.push((name, key));
 }

@@ -315,3 +315,37 @@ fn a_recovery_in_spite_of_a_quorum_must_be_told_twice() {
     // The others are as they were.
     replicas.write(0, "the-others");
 }
+
+#[test]
+fn a_recovery_that_was_begun_is_not_ended_over_a_quorum_and_can_be_given_up() {
+    let mut replicas = Replicas::start(3);
+    replicas.write(0, "before");
+    (0..3).for_each(|index| replicas.kill(index));
+    let dir = replicas.dir(1);
+    let marker = dir.join("recovery.json");
+    // What is in the place of the new life's data ends it where it begins.
+    fs::write(dir.join("data.next"), "in its way").unwrap();
+    recover(&replicas, 1, &["--yes"]).ends(1).says(&["data.next"]);
+    assert!(marker.exists());
+    // The others come back and go on.
+    for index in [0, 2] {
+        replicas.spawn(index);
+    }
+    for index in [0, 2] {
+        replicas.ready(index);
+    }
+    replicas.write(0, "meanwhile");
+    fs::remove_file(dir.join("data.next")).unwrap();
+    for flags in [&[][..], &["--yes"]] {
+        recover(&replicas, 1, flags).ends(4).says(&["majority", "--abandon", "--even-with-quorum"]);
+    }
+    recover(&replicas, 1, &["--abandon", "--yes"]).ends(2);
+    recover(&replicas, 1, &["--abandon"]).ok().says(&["again what it was"]);
+    recover(&replicas, 1, &["--abandon"]).ok().says(&["nothing to give up"]);
+    assert!(!marker.exists());
+    replicas.spawn(1);
+    replicas.ready(1);
+    until("what was written meanwhile", || {
+        replicas.names(1).contains(&"meanwhile".to_owned()).then_some(())
+    });
+}

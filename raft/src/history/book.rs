@@ -150,7 +150,7 @@ fn add_audit(progress: &mut Progress, record: &AuditRecord, changes: &mut Change
     Ok(())
 }
 
-fn add_range(progress: &mut Progress, range: Range, changes: &mut Changes) {
+fn add_range(progress: &mut Progress, range: &Range, changes: &mut Changes) {
     if range.last <= progress.through {
         return;
     }
@@ -163,8 +163,8 @@ fn add_range(progress: &mut Progress, range: Range, changes: &mut Changes) {
         gaps::add(&mut progress.gaps, Part::Versions, from, to);
     }
     let known = progress.through;
-    let fresh: Vec<Ended> =
-        range.versions.into_iter().filter(|version| version.ended_rev > known).collect();
+    let fresh: Vec<&Ended> =
+        range.versions.iter().filter(|version| version.ended_rev > known).collect();
     for sheet in fresh.chunks(SHEET_MAX) {
         let mut keys = Vec::with_capacity(sheet.len());
         for ended in sheet {
@@ -247,7 +247,7 @@ impl Book {
     }
 
     /// Writes a batch durably. After an error nothing of it counts.
-    pub(super) fn append(&mut self, more: More) -> Shelved<()> {
+    pub(super) fn append(&mut self, more: &More) -> Shelved<()> {
         let mut progress = self.progress.clone();
         let mut changes = Changes::new();
         for record in &more.audit {
@@ -257,7 +257,7 @@ impl Book {
             follow(&mut progress, Part::Events, *seq)?;
             changes.push((Numbered::Event.key(*seq), Some(seal(&StoredEvent::from(event)))));
         }
-        for range in more.ranges {
+        for range in &more.ranges {
             add_range(&mut progress, range, &mut changes);
         }
         self.commit(progress, changes)

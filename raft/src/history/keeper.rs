@@ -64,6 +64,12 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
+    /// One that has a book on this shelf already.
+    #[cfg(test)]
+    pub(super) fn over(parts: Parts, shelf: Arc<dyn super::shelf::Shelf>) -> Shelved<Self> {
+        Ok(Self { book: Some(Book::open(shelf)?), ..Self::new(parts) })
+    }
+
     pub(super) fn new(parts: Parts) -> Self {
         Self {
             parts,
@@ -120,7 +126,7 @@ impl Keeper {
     }
 
     /// One look at everything; true when it was the last.
-    fn turn(&mut self) -> bool {
+    pub(super) fn turn(&mut self) -> bool {
         let closed = self.gather();
         if let Some(what) = self.parts.shared.take_damage() {
             self.damaged(&ShelfError::Broken(what));
@@ -298,7 +304,14 @@ impl Keeper {
                 return Ok(());
             }
             let Some(book) = &mut self.book else { return Ok(()) };
-            book.append(more)?;
+            if let Err(error) = book.append(&more) {
+                // They are nowhere else. What is staged meanwhile is bounded, and so this is.
+                for range in more.ranges.into_iter().rev() {
+                    self.staged_bytes += range.bytes();
+                    self.staged.push_front(range);
+                }
+                return Err(error);
+            }
             if let Some(place) = &self.parts.place {
                 place.note(&book.progress)?;
             }
@@ -355,6 +368,7 @@ impl Keeper {
         }
         tracing::error!(error = %error, "history is damaged");
         self.parts.shared.withdraw();
+        self.parts.shared.lose();
         self.book = None;
         self.set_aside += 1;
         let Some(place) = &self.parts.place else {

@@ -143,6 +143,7 @@ pub struct Durable {
 #[derive(Default)]
 struct Shared {
     reader: Mutex<Option<Reader>>,
+    durable: Mutex<Option<Durable>>,
     findings: Mutex<BTreeMap<&'static str, String>>,
     damage: Mutex<Option<String>>,
     changed: Notify,
@@ -154,6 +155,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     fn publish(&self, reader: Reader) {
+        let Reader { progress, .. } = &reader;
+        let durable = Durable { audit: progress.audit_last, events: progress.event_last };
+        *lock(&self.durable) = Some(durable);
         *lock(&self.reader) = Some(reader);
         self.changed.notify_waiters();
     }
@@ -162,6 +166,11 @@ impl Shared {
     fn withdraw(&self) {
         let reader = lock(&self.reader).take();
         drop(reader);
+    }
+
+    /// What was durable is so no longer.
+    fn lose(&self) {
+        *lock(&self.durable) = Some(Durable::default());
     }
 
     fn find(&self, key: &'static str, what: String) {
@@ -253,13 +262,10 @@ pub(crate) fn start(options: StartHistory) -> (History, Option<Running>) {
 }
 
 impl History {
-    /// What is durable.
+    /// What is durable; `None` while it has not been opened, and nobody knows.
     #[must_use]
-    pub fn durable(&self) -> Durable {
-        lock(&self.shared.reader).as_ref().map_or_else(Durable::default, |reader| Durable {
-            audit: reader.progress.audit_last,
-            events: reader.progress.event_last,
-        })
+    pub fn durable(&self) -> Option<Durable> {
+        *lock(&self.shared.durable)
     }
 
     /// How far it reaches.

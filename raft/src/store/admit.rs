@@ -6,7 +6,10 @@
 use palisade_state::{
     Command, Txn,
     command::Kind,
-    limits::{KEY_BYTES_MAX, TXN_BYTES_MAX, TXN_WRITES_MAX, VALUE_BYTES_MAX, WORK_KEY_BYTES_MAX},
+    limits::{
+        KEY_BYTES_MAX, TXN_BYTES_MAX, TXN_POINTS_MAX, TXN_RANGES_MAX, TXN_WRITES_MAX,
+        VALUE_BYTES_MAX, WORK_KEY_BYTES_MAX,
+    },
 };
 
 use crate::refusal::Refusal;
@@ -73,6 +76,9 @@ fn check_txn(txn: &Txn) -> Result<(), Refusal> {
     // Rows of an index are not counted: their table's name has a `#`.
     let writes = txn.writes.iter().filter(|write| !write.table.contains('#')).count();
     bounded(|| "the transaction (writes)".to_owned(), writes, TXN_WRITES_MAX)?;
+    let (points, ranges) = (txn.points.len(), txn.ranges.len());
+    bounded(|| "the transaction (reads of a row)".to_owned(), points, TXN_POINTS_MAX)?;
+    bounded(|| "the transaction (reads of a range)".to_owned(), ranges, TXN_RANGES_MAX)?;
     for write in &txn.writes {
         check_table(&write.table)?;
         check_key(&write.table, &write.key)?;
@@ -95,7 +101,7 @@ fn check_txn(txn: &Txn) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use palisade_state::command::{Enqueue, RangeCheck, Tick, Write};
+    use palisade_state::command::{Enqueue, PointCheck, RangeCheck, Tick, Write};
     use prost::Message;
 
     use super::*;
@@ -131,6 +137,20 @@ mod tests {
         let enqueue = |len| Txn { enqueues: vec![work(len)], ..Txn::default() };
         assert_eq!(judge(enqueue(WORK_KEY_BYTES_MAX)), Ok(()));
         assert!(too_large(judge(enqueue(WORK_KEY_BYTES_MAX + 1))).starts_with("work key"));
+    }
+
+    #[test]
+    fn reads_have_limits() {
+        let point = PointCheck { table: "t".into(), key: b"k".to_vec(), ..PointCheck::default() };
+        let points = |n| Txn { points: vec![point.clone(); n], ..Txn::default() };
+        assert_eq!(judge(points(TXN_POINTS_MAX)), Ok(()));
+        assert!(too_large(judge(points(TXN_POINTS_MAX + 1))).contains("reads of a row) has 20001"));
+        let range = RangeCheck { table: "t".into(), start: b"k".to_vec(), end: None };
+        let ranges = |n| Txn { ranges: vec![range.clone(); n], ..Txn::default() };
+        assert_eq!(judge(ranges(TXN_RANGES_MAX)), Ok(()));
+        assert!(
+            too_large(judge(ranges(TXN_RANGES_MAX + 1))).contains("reads of a range) has 1001")
+        );
     }
 
     #[test]

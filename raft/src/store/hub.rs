@@ -24,6 +24,8 @@ use crate::{metrics::Metrics, refusal::Refusal};
 
 /// Watches of one replica, at most.
 const WATCHERS_MAX: usize = 65_536;
+/// How often watched ranges of one replica lie over each other, at most: 8 bytes each time.
+const WEIGHT_MAX: usize = 1_000_000;
 
 /// What a watch is of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +67,7 @@ struct State {
     told: Option<View>,
     next: u64,
     watchers: usize,
+    weight: usize,
     groups: BTreeMap<u64, Group>,
     by_topic: BTreeMap<Topic, u64>,
     tables: BTreeMap<String, Spans>,
@@ -86,20 +89,29 @@ impl State {
         self.next
     }
 
-    fn group(&mut self, topic: Topic) -> u64 {
+    fn group(&mut self, topic: Topic) -> Result<u64, Refusal> {
         if let Some(id) = self.by_topic.get(&topic) {
-            return *id;
+            return Ok(*id);
         }
         let id = self.number();
         match &topic {
             Topic::Rows { table, span } => {
-                self.tables.entry(table.clone()).or_default().insert(id, span);
+                let more = self.tables.get(table).map_or(1, |spans| spans.weight_of(span));
+                if self.weight + more > WEIGHT_MAX {
+                    return Err(Refusal::TooLarge(format!(
+                        "the ranges of table {table} that are watched here lie over each other too much"
+                    )));
+                }
+                let spans = self.tables.entry(table.clone()).or_default();
+                let before = spans.weight();
+                spans.insert(id, span);
+                self.weight += spans.weight() - before;
             }
             Topic::Work { kind } => drop(self.kinds.insert(kind.clone(), id)),
         }
         self.by_topic.insert(topic.clone(), id);
         self.groups.insert(id, Group { topic, watchers: BTreeMap::new() });
-        id
+        Ok(id)
     }
 
     fn leave(&mut self, place: &Place) {
@@ -113,7 +125,9 @@ impl State {
         match topic {
             Topic::Rows { table, span } => {
                 if let Some(spans) = self.tables.get_mut(&table) {
+                    let before = spans.weight();
                     spans.remove(place.group, &span);
+                    self.weight -= before - spans.weight();
                     if spans.is_empty() {
                         self.tables.remove(&table);
                     }
@@ -175,7 +189,7 @@ impl Hub {
             }
         };
         let first = self.first(&topic, from, &told);
-        let group = state.group(topic);
+        let group = state.group(topic)?;
         let watcher = state.number();
         let backlog = Arc::new(Backlog::default());
         for message in &first {
@@ -193,6 +207,11 @@ impl Hub {
     /// The first messages of a watch: what changed since `from`, as far as it is remembered.
     fn first(&self, topic: &Topic, from: u64, told: &View) -> Vec<Bytes> {
         let mut missed = Gathered::default();
+        if from > self.published.view().applied().index {
+            // Of a replica that is ahead of this one, or of a life of the cluster that was undone: whoever watches may
+            // have seen rows that are not here.
+            return vec![message::reset(told)];
+        }
         if from == 0 || from >= told.revision() {
             return message::changes(topic, &missed, told, told.revision());
         }
@@ -271,5 +290,34 @@ impl Hub {
         }
         state.told = Some(view.clone());
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_lie_over_each_other_are_bounded_and_others_are_not() {
+        let mut state = State::default();
+        let open = |n: usize| Topic::Rows {
+            table: "t".to_owned(),
+            span: Span { start: format!("{n:08}").into(), end: None },
+        };
+        let taken: Vec<u64> = (0..10_000).map_while(|n| state.group(open(n)).ok()).collect();
+        assert!((1_000..2_000).contains(&taken.len()), "{}", taken.len());
+        assert!(state.weight <= WEIGHT_MAX);
+        let refused = state.group(open(9_999)).unwrap_err();
+        assert!(matches!(refused, Refusal::TooLarge(what) if what.contains("table t")));
+        assert!(state.group(open(0)).is_ok(), "one that is watched already costs nothing");
+        for group in taken {
+            state.leave(&Place { group, watcher: 0 });
+        }
+        assert_eq!((state.weight, state.tables.len()), (0, 0));
+        let one = |n: usize| Topic::Rows {
+            table: "t".to_owned(),
+            span: Span::one(&format!("{n:08}").into()),
+        };
+        assert!((0..WATCHERS_MAX).all(|n| state.group(one(n)).is_ok()));
     }
 }

@@ -1,7 +1,8 @@
 //! Who wants to know of which keys: found by key, however many watchers there are.
 //!
 //! The keys of a table are cut at the ends of all watched ranges; each piece knows the ranges over it. A changed key is
-//! looked up once.
+//! looked up once. Ranges that lie over each other cost memory in each piece that they share, which the owner bounds by
+//! [`Spans::weight`].
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -36,6 +37,8 @@ impl Span {
 pub(crate) struct Spans {
     /// Where each piece begins, and the spans over it, in order.
     pieces: BTreeMap<Bytes, Vec<u64>>,
+    /// Spans in all pieces.
+    weight: usize,
 }
 
 impl Spans {
@@ -46,10 +49,30 @@ impl Spans {
         piece.map_or(&[], |(_, spans)| spans)
     }
 
+    /// How many times spans lie over pieces: what all this costs.
+    pub(crate) fn weight(&self) -> usize {
+        self.weight
+    }
+
+    /// By how much a span would add to the weight.
+    pub(crate) fn weight_of(&self, span: &Span) -> usize {
+        if span.is_empty() {
+            return 0;
+        }
+        let cut = |key: &Bytes| {
+            if self.pieces.contains_key(key) { 0 } else { self.over(key).len() }
+        };
+        let end = span.end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let under = self.pieces.range::<[u8], _>((Bound::Included(span.start.as_ref()), end));
+        let is_cut = usize::from(!self.pieces.contains_key(&span.start));
+        cut(&span.start) + span.end.as_ref().map_or(0, cut) + under.count() + is_cut
+    }
+
     /// Makes a piece begin at `key`.
     fn cut(&mut self, key: &Bytes) {
         if !self.pieces.contains_key(key) {
             let spans = self.over(key).to_vec();
+            self.weight += spans.len();
             self.pieces.insert(key.clone(), spans);
         }
     }
@@ -59,8 +82,10 @@ impl Spans {
         let below = (Bound::Unbounded, Bound::Excluded(key.as_ref()));
         let before = self.pieces.range::<[u8], _>(below).next_back();
         let before = before.map_or(&[][..], |(_, spans)| spans);
-        if self.pieces.get(key).is_some_and(|spans| spans == before) {
-            self.pieces.remove(key);
+        if self.pieces.get(key).is_some_and(|spans| spans == before)
+            && let Some(spans) = self.pieces.remove(key)
+        {
+            self.weight -= spans.len();
         }
     }
 
@@ -79,10 +104,13 @@ impl Spans {
         if let Some(end) = &span.end {
             self.cut(end);
         }
+        let mut added = 0;
         self.each(span, |spans| {
             let at = spans.partition_point(|other| *other < id);
             spans.insert(at, id);
+            added += 1;
         });
+        self.weight += added;
     }
 
     /// Removes a span that was added.
@@ -90,7 +118,14 @@ impl Spans {
         if span.is_empty() {
             return;
         }
-        self.each(span, |spans| spans.retain(|other| *other != id));
+        let mut removed = 0;
+        self.each(span, |spans| {
+            if let Ok(at) = spans.binary_search(&id) {
+                spans.remove(at);
+                removed += 1;
+            }
+        });
+        self.weight -= removed;
         self.heal(&span.start);
         if let Some(end) = &span.end {
             self.heal(end);
@@ -136,7 +171,10 @@ mod tests {
             let mut model = vec![];
             for (id, (start, end, stays)) in ranges.iter().enumerate() {
                 let (id, span) = (u64::try_from(id).unwrap(), span(start, end.as_deref()));
+                let expected = spans.weight() + spans.weight_of(&span);
                 spans.insert(id, &span);
+                prop_assert_eq!(spans.weight(), expected);
+                prop_assert_eq!(spans.weight(), spans.pieces.values().map(Vec::len).sum::<usize>());
                 model.push((id, span, *stays));
             }
             for (id, span, stays) in &model {
@@ -154,6 +192,7 @@ mod tests {
                 spans.remove(*id, span);
             }
             prop_assert!(spans.is_empty(), "nothing is left of what was removed");
+            prop_assert_eq!(spans.weight(), 0);
         }
     }
 }

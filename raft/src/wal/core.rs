@@ -303,6 +303,14 @@ impl Wal {
     }
 
     fn put_mark(&mut self, mark: &Record) -> Result<(), WalError> {
+        if matches!(mark, Record::Committed(_))
+            && MARK as u64 > self.active.room_for_entries()
+            && self.space.is_low()
+        {
+            // Only votes need what is left. Without the mark a restart learns from the others what is committed; the
+            // next segment's header has it.
+            return self.state.apply(mark).map_err(|what| WalError::Invalid { what });
+        }
         if MARK as u64 > self.active.room_for_marks() {
             self.rotate(MARK as u64)?;
         }

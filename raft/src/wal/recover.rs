@@ -7,6 +7,7 @@
 //!   and synced again, because after a failed sync the page cache may show what the disk does not have.
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::WalError;
@@ -53,7 +54,11 @@ pub(super) fn recover(
     let names = files.list(dir).map_err(WalError::io("list", dir))?;
     for name in names.iter().filter(|name| name.ends_with(".tmp")) {
         let path = dir.join(name);
-        files.remove(&path).map_err(WalError::io("remove", &path))?;
+        match files.remove(&path) {
+            // Whoever made it has just taken it away by himself.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.map_err(WalError::io("remove", &path))?,
+        }
     }
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment::number_of(name)).collect();
     numbers.sort_unstable();

@@ -93,7 +93,11 @@ fn planned(options: &Options, number: u64) -> u64 {
     grown.min(options.segment_bytes)
 }
 
-/// Makes a segment's file of the planned size, or smaller when the disk is short.
+/// A segment of votes alone, when there is no room for another.
+const SMALLEST: u64 = 4096;
+
+/// Makes a segment's file of the planned size, or smaller when the disk is short; for votes, which alone may take the
+/// whole reserve, of any size in which one fits.
 fn prepare(
     space: &Space,
     options: &Options,
@@ -108,7 +112,8 @@ fn prepare(
         _ => {}
     }
     let planned = planned(options, order.number).max(order.at_least);
-    for size in [planned, planned / 4, planned / 16] {
+    let smallest = if order.keep_free == 0 { order.at_least.max(SMALLEST) } else { planned / 16 };
+    for size in [planned, planned / 4, planned / 16, smallest] {
         let size = size.next_multiple_of(disk::SECTOR);
         if size < order.at_least || space.free() < size.saturating_add(order.keep_free) {
             continue;
@@ -122,7 +127,8 @@ fn prepare(
             Err(error) => return Err(WalError::io("prepare", &path)(error)),
         }
     }
-    Err(space.full((planned / 16).max(order.at_least).saturating_add(order.keep_free)))
+    Err(space
+        .full((planned / 16).min(smallest).max(order.at_least).saturating_add(order.keep_free)))
 }
 
 enum Job {

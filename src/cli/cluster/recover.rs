@@ -1,13 +1,13 @@
 //! `palisade cluster recover`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use super::Session;
 use crate::{
     output::{self, Exit, Failure, Format, Outcome, Table, failure::chain},
-    recovery::{Plan, Reach, RecoverError, RecoverOptions, Recovery, survey},
+    recovery::{Plan, Reach, RecoverError, RecoverOptions, Recovery, abandon, survey},
 };
 
 /// Flags of `recover`.
@@ -25,12 +25,24 @@ pub struct Recover {
     /// The new cluster's epoch [default: this replica's plus one]
     #[arg(long, value_name = "N")]
     epoch: Option<u64>,
+    /// Do it without a backup, when the cluster's backup key is lost; the old data is kept all the same
+    #[arg(long)]
+    without_backup: bool,
+    /// Give up a recovery that was begun and did not end: this replica is again what it was
+    #[arg(long, conflicts_with_all = ["yes", "epoch", "without_backup"])]
+    abandon: bool,
 }
 
 impl From<RecoverError> for Failure {
     fn from(error: RecoverError) -> Self {
         match error {
             error @ RecoverError::Epoch { .. } => Self::usage(error.to_string()),
+            error @ RecoverError::Begun { .. } => Self::new(Exit::Conflict, chain(&error))
+                .hint("end it without --epoch, or give it up with --abandon and begin again"),
+            error @ RecoverError::BackupKey(_) => Self::new(Exit::Error, chain(&error)).hint(
+                "every replica has the same pki/backup.key, and you may have kept a copy: put it there; if it is lost, \
+                 add --without-backup: the old data is renamed and kept in any case",
+            ),
             error @ RecoverError::Lock(_) => Self::new(Exit::Conflict, chain(&error)),
             error => Self::new(Exit::Error, chain(&error)),
         }
@@ -39,7 +51,14 @@ impl From<RecoverError> for Failure {
 
 impl Recover {
     pub(super) fn run(self, session: &Session) -> Outcome {
-        let recovery = survey(&RecoverOptions { dir: self.dir.clone(), epoch: self.epoch })?;
+        if self.abandon {
+            return give_up(&self.dir);
+        }
+        let recovery = survey(&RecoverOptions {
+            dir: self.dir.clone(),
+            epoch: self.epoch,
+            without_backup: self.without_backup,
+        })?;
         let plan = recovery.plan().clone();
         if plan.is_alone() {
             output::say(format!(
@@ -51,7 +70,7 @@ impl Recover {
             ));
             return Ok(());
         }
-        print(session.format(), &recovery)?;
+        print(session.format(), &recovery, self.without_backup)?;
         if plan.has_quorum() && !self.even_with_quorum {
             let what = format!(
                 "this replica and the {} that it can reach are a majority of {}: the cluster needs no recovery, and \
@@ -59,10 +78,14 @@ impl Recover {
                 plan.reachable(),
                 plan.members.iter().filter(|(member, _)| member.voter).count()
             );
-            return Err(Failure::new(Exit::Conflict, what).hint(
-                "start this replica again instead; if the others must not be used any more, stop them for good and \
-                 add --even-with-quorum --yes",
-            ));
+            let instead = if plan.is_resumed {
+                "give up what was begun with --abandon and start this replica again"
+            } else {
+                "start this replica again instead"
+            };
+            return Err(Failure::new(Exit::Conflict, what).hint(format!(
+                "{instead}; if the others must not be used any more, stop them for good and add --even-with-quorum --yes"
+            )));
         }
         if !self.yes {
             return Err(Failure::usage("nothing was done").hint("read the above, then add --yes"));
@@ -74,11 +97,11 @@ impl Recover {
             "replica {} is now the only one of cluster {}, epoch {}",
             journal.replica, journal.cluster, journal.epoch
         ));
-        output::say(format!(
-            "the old data is in {}, a backup of it in {}",
-            aside.display(),
-            backup.display()
-        ));
+        let backup = match backup.exists() {
+            true => format!(", a backup of it in {}", backup.display()),
+            false => String::new(),
+        };
+        output::say(format!("the old data is in {}{backup}", aside.display()));
         output::say(
             "start it, look at it with `palisade doctor`, and let fresh replicas join with `palisade cluster join`:",
         );
@@ -86,7 +109,24 @@ impl Recover {
     }
 }
 
-fn print(format: Format, recovery: &Recovery) -> Outcome {
+fn give_up(dir: &Path) -> Outcome {
+    match abandon(dir)? {
+        None => output::say(format!(
+            "no recovery is on its way in {}: there is nothing to give up",
+            dir.display()
+        )),
+        Some(journal) => {
+            output::say(format!(
+                "replica {} is again what it was, one of cluster {}, epoch {}; the backup that was made stays",
+                journal.replica, journal.from_cluster, journal.from_epoch
+            ));
+            output::data(format!("palisade serve --dir {}\n", dir.display()).as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+fn print(format: Format, recovery: &Recovery, without_backup: bool) -> Outcome {
     let plan = recovery.plan();
     let (aside, backup) = recovery.places();
     if matches!(format, Format::Json | Format::Yaml) {
@@ -100,7 +140,8 @@ fn print(format: Format, recovery: &Recovery) -> Outcome {
         });
         return output::data(output::render_value(format, &value)?.as_bytes());
     }
-    output::data(page(plan, &aside, &backup).as_bytes())
+    let backup = (!without_backup).then_some(backup.as_path());
+    output::data(page(plan, &aside, backup).as_bytes())
 }
 
 fn state(reach: Option<&Reach>) -> String {
@@ -111,7 +152,7 @@ fn state(reach: Option<&Reach>) -> String {
     }
 }
 
-fn page(plan: &Plan, aside: &std::path::Path, backup: &std::path::Path) -> String {
+fn page(plan: &Plan, aside: &Path, backup: Option<&Path>) -> String {
     let journal = &plan.journal;
     let mut page = format!(
         "Replica {} of cluster {}, epoch {}\n\n",
@@ -121,27 +162,28 @@ fn page(plan: &Plan, aside: &std::path::Path, backup: &std::path::Path) -> Strin
         page.push_str(
             "A recovery was begun here and did not end. It is taken up where it stopped.\n\n",
         );
-    } else {
-        let mut table = Table::new(&["REPLICA", "PEER", "STATE"]);
-        for (member, reach) in &plan.members {
-            let state = state(reach.as_ref());
-            table.row(vec![member.id.to_string(), member.peer_addr.clone(), state]);
-        }
-        page.push_str(&table.render());
+    }
+    let mut table = Table::new(&["REPLICA", "PEER", "STATE"]);
+    for (member, reach) in &plan.members {
+        let state = state(reach.as_ref());
+        table.row(vec![member.id.to_string(), member.peer_addr.clone(), state]);
+    }
+    page.push_str(&table.render());
+    if plan.last > 0 {
         let unsure = plan.last.saturating_sub(plan.committed);
         page.push_str(&format!(
             "\nIt has all entries up to {}. {unsure} of them may never have been acknowledged to anybody: they are kept.\n\
              What the others acknowledged and never sent to it is lost. It cannot know how much that is: if another\n\
-             replica's disk is readable, recover the one whose last entry is highest.\n\n",
+             replica's disk is readable, recover the one whose last entry is highest.\n",
             plan.last
         ));
     }
+    let backup = backup.map_or_else(|| "left out".to_owned(), |path| path.display().to_string());
     page.push_str(&format!(
-        "What is done:\n\
-         1. a backup of what it has: {}\n\
+        "\nWhat is done:\n\
+         1. a backup of what it has: {backup}\n\
          2. a cluster of one: {}, epoch {}; its agents come back by themselves, replicas of the old cluster are refused\n\
          3. the old data is renamed, nothing is deleted: {}\n",
-        backup.display(),
         journal.cluster,
         journal.epoch,
         aside.display()

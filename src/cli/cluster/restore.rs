@@ -66,7 +66,7 @@ impl Restore {
                 .hint("give another --as NAME, or --replace-context"));
         }
         let file = self.file.clone();
-        let made = restore(&RestoreOptions {
+        let options = RestoreOptions {
             file: self.file,
             key: self.key,
             dir: self.dir,
@@ -76,10 +76,12 @@ impl Restore {
             context: self.name.clone(),
             heartbeat_ms: HEARTBEAT_MS,
             node_lost_ms: NODE_LOST_MS,
+        };
+        let made = restore(&options, |context| {
+            contexts.put(context.clone());
+            contexts.current = Some(self.name.clone());
+            contexts.save(&path)
         })?;
-        contexts.put(made.context.clone());
-        contexts.current = Some(self.name.clone());
-        contexts.save(&path)?;
         output::say(format!(
             "cluster {} of lineage {}, epoch {}, with pin {}",
             made.cluster, made.lineage, made.epoch, made.pin

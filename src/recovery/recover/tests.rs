@@ -12,14 +12,8 @@ use crate::{
     replica_dir::DirError,
 };
 
-const STAGES: [Stage; 6] = [
-    Stage::Planned,
-    Stage::BackedUp,
-    Stage::Made,
-    Stage::SetAside,
-    Stage::Placed,
-    Stage::Configured,
-];
+const STAGES: [Stage; 5] =
+    [Stage::BackedUp, Stage::Made, Stage::SetAside, Stage::Placed, Stage::Configured];
 
 fn view(identity: &Identity) -> View {
     let mut machine = Machine::default();
@@ -61,7 +55,11 @@ fn survivor(home: &Path) -> PathBuf {
 }
 
 fn look(dir: &Path) -> Recovery {
-    survey(&RecoverOptions { dir: dir.to_owned(), epoch: None }).unwrap()
+    survey(&options(dir)).unwrap()
+}
+
+fn options(dir: &Path) -> RecoverOptions {
+    RecoverOptions { dir: dir.to_owned(), epoch: None, without_backup: false }
 }
 
 #[track_caller]
@@ -108,6 +106,8 @@ fn a_recovery_that_was_ended_anywhere_is_taken_up_and_refuses_to_serve_until_the
         assert!(matches!(serving, Err(DirError::Recovering { .. })), "{stage:?}: {serving:?}");
         let again = look(&path);
         assert!(again.plan().is_resumed, "{stage:?}");
+        let asked = again.plan().members.iter().filter(|(_, reach)| reach.is_some()).count();
+        assert_eq!((again.plan().members.len(), asked), (3, 2), "{stage:?}: REC-4");
         again.carry_out().unwrap();
         recovered(&path, &old);
     }
@@ -129,6 +129,128 @@ fn a_step_that_was_done_and_not_noted_is_done_again_without_harm() {
     }
 }
 
+/// What every look at a replica's data writes, and the journal.
+const KEPT_ANEW: [&str; 3] = [MARKER, "LOCK", "log/tail"];
+
+type Content = std::collections::BTreeMap<String, Vec<u8>>;
+
+/// What a replica of the old life is: all of it by name and content, and the journal and the backup apart.
+fn content(path: &Path) -> Content {
+    let mut found = Content::new();
+    let mut left = vec![path.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let entry = entry.unwrap().path();
+            let name = entry.strip_prefix(path).unwrap().to_str().unwrap().to_owned();
+            if entry.is_dir() {
+                found.insert(name, vec![]);
+                left.push(entry);
+            } else if !name.ends_with(".backup")
+                && !KEPT_ANEW.iter().any(|kept| name.ends_with(kept))
+            {
+                found.insert(name, fs::read(&entry).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[track_caller]
+fn same(before: &Content, after: &Content, what: &str) {
+    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let other: Vec<_> =
+        names.into_iter().filter(|name| before.get(*name) != after.get(*name)).collect();
+    assert!(other.is_empty(), "{what}: {other:?}");
+}
+
+#[test]
+fn a_recovery_that_was_ended_anywhere_can_be_given_up() {
+    for stage in STAGES {
+        let home = tempfile::tempdir().unwrap();
+        let path = survivor(home.path());
+        let old = ReplicaDir::read(&path).unwrap().identity;
+        drop(look(&path));
+        let before = content(&path);
+        look(&path).carry_out_until(Some(stage)).unwrap();
+        // A step that was done and is not in the journal is undone as well.
+        if let Some(next) = STAGES.into_iter().find(|next| *next > stage) {
+            let journal = fs::read(path.join(MARKER)).unwrap();
+            look(&path).carry_out_until(Some(next)).unwrap();
+            fs::write(path.join(MARKER), journal).unwrap();
+        }
+        assert_eq!(abandon(&path).unwrap().unwrap().from_cluster, old.cluster, "{stage:?}");
+        same(&before, &content(&path), "REC-4");
+        let dir = ReplicaDir::read(&path).unwrap();
+        dir.check_log().unwrap();
+        assert_eq!(Survivor::read(&dir.data()).unwrap().identity, old);
+        assert!(abandon(&path).unwrap().is_none());
+        look(&path).carry_out().unwrap();
+        recovered(&path, &old);
+    }
+}
+
+#[test]
+fn giving_up_can_be_ended_anywhere_and_either_way_is_open_then() {
+    for stage in STAGES.into_iter().take(4) {
+        for goes_on in [true, false] {
+            let home = tempfile::tempdir().unwrap();
+            let path = survivor(home.path());
+            let old = ReplicaDir::read(&path).unwrap().identity;
+            drop(look(&path));
+            let before = content(&path);
+            look(&path).carry_out_until(Some(Stage::Configured)).unwrap();
+            abandon::back_to(&path, Some(stage)).unwrap();
+            if goes_on {
+                look(&path).carry_out().unwrap();
+                recovered(&path, &old);
+            } else {
+                abandon(&path).unwrap();
+                same(&before, &content(&path), "REC-5");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_recovery_whose_backup_fails_has_not_begun() {
+    let home = tempfile::tempdir().unwrap();
+    let path = survivor(home.path());
+    let old = ReplicaDir::read(&path).unwrap().identity;
+    fs::remove_file(path.join("pki/backup.key")).unwrap();
+    let refused = look(&path).carry_out();
+    assert!(matches!(refused, Err(RecoverError::BackupKey(_))), "{refused:?}");
+    ReplicaDir::read(&path).unwrap().check_log().expect("it may be started again");
+    let without = RecoverOptions { without_backup: true, ..options(&path) };
+    survey(&without).unwrap().carry_out().unwrap();
+    assert_eq!(ReplicaDir::read(&path).unwrap().identity.epoch, old.epoch + 1);
+    assert!(!path.join(format!("{}-before-recovery.backup", old.cluster)).exists());
+}
+
+#[test]
+fn what_an_earlier_build_planned_is_taken_up_and_asks_for_a_quorum_as_well() {
+    let home = tempfile::tempdir().unwrap();
+    let path = survivor(home.path());
+    let old = ReplicaDir::read(&path).unwrap().identity;
+    let journal = look(&path).plan.journal;
+    let mut planned = serde_json::to_value(&journal).unwrap();
+    planned["stage"] = "planned".into();
+    planned.as_object_mut().unwrap().remove("members");
+    fs::write(path.join(MARKER), planned.to_string()).unwrap();
+    let again = look(&path);
+    assert!(again.plan().is_resumed && again.plan().members.len() == 3);
+    again.carry_out().unwrap();
+    recovered(&path, &old);
+}
+
+#[test]
+fn a_recovery_is_not_taken_up_with_another_epoch() {
+    let home = tempfile::tempdir().unwrap();
+    let path = survivor(home.path());
+    look(&path).carry_out_until(Some(Stage::BackedUp)).unwrap();
+    let refused = survey(&RecoverOptions { epoch: Some(7), ..options(&path) });
+    assert!(matches!(refused, Err(RecoverError::Begun { begun: 1, given: 7 })));
+}
+
 #[test]
 fn one_that_was_recovered_is_alone_and_has_nothing_to_recover() {
     let home = tempfile::tempdir().unwrap();
@@ -147,7 +269,7 @@ fn two_recoveries_of_one_replica_do_not_run_at_once() {
     let home = tempfile::tempdir().unwrap();
     let path = survivor(home.path());
     let _first = look(&path);
-    let second = survey(&RecoverOptions { dir: path, epoch: None });
+    let second = survey(&options(&path));
     assert!(matches!(second, Err(RecoverError::Lock(_))));
 }
 
@@ -156,7 +278,7 @@ fn a_journal_of_a_newer_release_is_refused_with_both_formats() {
     let home = tempfile::tempdir().unwrap();
     let path = survivor(home.path());
     fs::write(path.join(MARKER), r#"{"format": 9}"#).unwrap();
-    let refused = survey(&RecoverOptions { dir: path, epoch: None });
+    let refused = survey(&options(&path));
     let said = refused.err().map(|error| error.to_string()).unwrap();
     assert!(said.contains("format 9") && said.contains("up to 1"), "{said}");
 }
@@ -165,7 +287,7 @@ fn a_journal_of_a_newer_release_is_refused_with_both_formats() {
 fn an_epoch_that_is_not_higher_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let path = survivor(home.path());
-    let refused = survey(&RecoverOptions { dir: path, epoch: Some(0) });
+    let refused = survey(&RecoverOptions { epoch: Some(0), ..options(&path) });
     assert!(matches!(refused, Err(RecoverError::Epoch { given: 0, own: 0 })));
 }
 

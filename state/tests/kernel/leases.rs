@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use palisade_state::{
-    Fence, Role, Store, Table, Tx, Verdict,
-    command::{FenceCheck, HeldLease, Kind, LeaseRelease, WorkerBeat},
+    Fence, Machine, Position, Role, Store, Table, Tx, Verdict,
+    command::{Entry, FORMAT, FenceCheck, HeldLease, Kind, LeaseRelease, WorkerBeat},
     limits::{HANDOFF_MS, SESSION_MS},
     memory::MemoryStore,
 };
@@ -119,6 +119,38 @@ fn a_handed_over_lease_moves_on_release_or_when_its_time_is_over() {
     assert!(leaving(&store) > 40);
     store.advance(1);
     assert_eq!(leaving(&store), 0, "moved although nobody released it");
+}
+
+/// One entry after `delta_ms`, by which a worker shows itself.
+fn beat_after(machine: &mut Machine, delta_ms: u64, worker: &str, incarnation: u64) {
+    let role = Role::Controllers.into();
+    let worker = worker.to_owned();
+    let beat = WorkerBeat { worker, incarnation, role, sharded: true, ..WorkerBeat::default() };
+    let commands = vec![Kind::WorkerBeat(beat).into()];
+    let entry = Entry { format: FORMAT, proposer_term: 1, delta_ms, wall_ms: 0, commands };
+    let index = machine.applied().index + 1;
+    let outcomes = machine.apply(Position { term: 1, index }, entry).unwrap();
+    assert!(outcomes.iter().all(palisade_state::Outcome::is_applied));
+    machine.publish();
+}
+
+/// I1, I2: the entry that ends one worker's session brings another one back under a new incarnation.
+#[test]
+fn a_lease_is_granted_once_at_one_entry() {
+    let mut machine = Machine::default();
+    beat_after(&mut machine, 0, "dies", 1);
+    beat_after(&mut machine, 0, "stays", 1);
+    beat_after(&mut machine, SESSION_MS / 2, "stays", 1);
+    let before = machine.published().view();
+    assert!(before.leases().any(|(_, lease)| lease.owner.as_ref() == "dies"));
+    // A grant to the old incarnation would have the fence that the new one gets: debug builds assert that it is not so.
+    beat_after(&mut machine, SESSION_MS / 2 + 1, "stays", 2);
+    let after = machine.published().view();
+    for (name, lease) in after.leases() {
+        assert_eq!((lease.owner.as_ref(), lease.incarnation), ("stays", 2), "{name}");
+        assert!(lease.fence > before.lease(name).unwrap().fence && lease.handoff.is_none());
+    }
+    assert_eq!(after.sessions().count(), 1);
 }
 
 #[test]

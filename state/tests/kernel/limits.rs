@@ -10,7 +10,8 @@ use palisade_state::{
     },
     limits::{
         AUDIT_BYTES_MAX, KEY_BYTES_MAX, NAME_BYTES_MAX, RESPONSE_BYTES_MAX, TXN_BYTES_MAX,
-        TXN_WRITES_MAX, VALUE_BYTES_MAX, WORK_ERROR_BYTES_MAX, WORK_KEY_BYTES_MAX,
+        TXN_POINTS_MAX, TXN_RANGES_MAX, TXN_WRITES_MAX, VALUE_BYTES_MAX, WORK_ERROR_BYTES_MAX,
+        WORK_KEY_BYTES_MAX,
     },
     memory::MemoryStore,
     snapshot,
@@ -149,6 +150,45 @@ fn apply_refuses_rows_that_the_builder_would() {
     let writes = (0..=TXN_WRITES_MAX).flat_map(|n| write("p", &n.to_be_bytes(), None).writes);
     let many = Txn { writes: writes.collect(), ..Txn::default() };
     assert_says(&refused(&store, many), &["a transaction has 10001 writes"]);
+}
+
+#[test]
+fn reads_have_a_limit_and_ranges_that_overlap_are_one() {
+    let store = MemoryStore::default();
+    let point = |n: usize| PointCheck {
+        table: "p".into(),
+        key: n.to_be_bytes()[4..].to_vec(),
+        ..PointCheck::default()
+    };
+    let points = |count| Txn { points: (0..count).map(point).collect(), ..Txn::default() };
+    assert!(store.apply(points(TXN_POINTS_MAX).into()).unwrap().is_applied());
+    assert_says(
+        &refused(&store, points(TXN_POINTS_MAX + 1)),
+        &["a transaction has 20001 reads of a row, the limit is 20000"],
+    );
+    let range = |n: usize| RangeCheck {
+        table: "p".into(),
+        start: n.to_be_bytes().to_vec(),
+        end: Some(n.to_be_bytes().to_vec()),
+    };
+    let ranges = |count| Txn { ranges: (0..count).map(range).collect(), ..Txn::default() };
+    assert!(store.apply(ranges(TXN_RANGES_MAX).into()).unwrap().is_applied());
+    let told = "a transaction has 1001 reads of a range, the limit is 1000";
+    assert_says(&refused(&store, ranges(TXN_RANGES_MAX + 1)), &[told]);
+    // The builder counts what is left when those that overlap are one.
+    let scanned = |count: usize, whole: bool| {
+        let mut tx = Tx::new(store.view());
+        for n in 0..count {
+            tx.scan(&T, format!("{n:04}").as_bytes()).unwrap();
+        }
+        if whole {
+            tx.scan(&T, b"").unwrap();
+        }
+        tx.build().map(|txn| txn.ranges.len()).map_err(|error| error.to_string())
+    };
+    assert_eq!(scanned(TXN_RANGES_MAX, false), Ok(TXN_RANGES_MAX));
+    assert_eq!(scanned(TXN_RANGES_MAX + 1, false), Err(told.to_owned()));
+    assert_eq!(scanned(TXN_RANGES_MAX + 1, true), Ok(1));
 }
 
 #[test]

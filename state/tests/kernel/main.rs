@@ -8,6 +8,7 @@ mod golden;
 mod leases;
 mod limits;
 mod model;
+mod ranges;
 mod replicas;
 mod transactions;
 mod watching;

@@ -22,7 +22,7 @@ fn full() -> (World, Book) {
     let mut world = World::new();
     world.tell(100);
     let mut book = empty();
-    book.append(world.more(&book, vec![])).unwrap();
+    book.append(&world.more(&book, vec![])).unwrap();
     (world, book)
 }
 
@@ -99,7 +99,7 @@ fn what_a_replica_was_not_there_for_is_a_known_gap() {
     let mut more = world.more(&book, vec![]);
     more.audit.drain(..20);
     more.events.drain(..30);
-    book.append(more).unwrap();
+    book.append(&more).unwrap();
     let page = reader(&book).audit(99, 10).unwrap();
     assert_eq!(page.gaps, [Gap::new(Part::Audit, 101, 120)]);
     let seqs: Vec<u64> = page.items.iter().map(|record| record.seq).collect();
@@ -118,7 +118,7 @@ fn a_record_of_another_chain_is_refused() {
     other.apply(vec![write(vec![])], false);
     other.tell(101);
     let more = other.more(&book, vec![]);
-    assert!(matches!(book.append(more), Err(ShelfError::Broken(_))));
+    assert!(matches!(book.append(&more), Err(ShelfError::Broken(_))));
     assert_eq!(book.progress.audit_last, 100, "nothing of it counts");
     Book::open(book.shelf.clone()).unwrap();
 }
@@ -138,7 +138,7 @@ fn age_removes_what_is_old_in_steps() {
     }
     world.tell(1);
     for range in ranges {
-        book.append(world.more(&book, vec![range])).unwrap();
+        book.append(&world.more(&book, vec![range])).unwrap();
     }
     let now = world.wall_ms;
     let mut steps = 0;
@@ -164,7 +164,7 @@ fn a_version_that_is_gone_is_found() {
     let mut book = empty();
     for n in 0..20 {
         let range = world.apply(vec![write(vec![put("t", "k", &n.to_string())])], true);
-        book.append(More { ranges: range.into_iter().collect(), ..More::default() }).unwrap();
+        book.append(&More { ranges: range.into_iter().collect(), ..More::default() }).unwrap();
     }
     scrub(&book).unwrap();
     drop_key(&book, keys::version("t", b"k", 9));

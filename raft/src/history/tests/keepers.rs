@@ -3,17 +3,21 @@
 
 use std::{
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use palisade_state::{ReplicaId, Rt};
+use palisade_state::{ReplicaId, Rt, step::StepRuntime};
 
 use super::{World, put, write};
 use crate::{
     Disk, Identity, TokioRuntime,
     history::{
-        History, HistoryError, HistorySizes, RangeOf, Running, StartHistory, feed::Feed, start,
+        History, HistoryError, HistorySizes, RangeOf, Running, Shared, StartHistory,
+        feed::Feed,
+        keeper::{Keeper, Parts},
+        shelf::{Changes, MemShelf, Pair, Shelf, ShelfError, Shelved},
+        start,
     },
 };
 
@@ -57,7 +61,8 @@ async fn eventually(what: &str, mut look: impl FnMut() -> bool) {
 }
 
 async fn durable(history: &History, audit: u64) {
-    eventually("it is durable", || history.durable().audit >= audit).await;
+    eventually("it is durable", || history.durable().is_some_and(|durable| durable.audit >= audit))
+        .await;
 }
 
 /// A history of 300 records on the disk, and the world behind it.
@@ -233,4 +238,105 @@ async fn a_store_that_is_in_use_is_waited_for() {
     durable(&history, 300).await;
     assert_eq!(aside(dir.path()), 0);
     end(&history, running).await;
+}
+
+/// A shelf that may be full, or broken.
+#[derive(Default)]
+struct Moody {
+    shelf: MemShelf,
+    mood: Mutex<Option<ShelfError>>,
+}
+
+impl Moody {
+    fn becomes(&self, mood: Option<ShelfError>) {
+        *self.mood.lock().unwrap() = mood;
+    }
+}
+
+impl Shelf for Moody {
+    fn get(&self, key: &[u8]) -> Shelved<Option<Vec<u8>>> {
+        self.shelf.get(key)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Shelved<Vec<Pair>> {
+        self.shelf.scan(from, to, limit)
+    }
+
+    fn last(&self, from: &[u8], to: &[u8]) -> Shelved<Option<Pair>> {
+        self.shelf.last(from, to)
+    }
+
+    fn write(&self, changes: Changes) -> Shelved<()> {
+        let mood = self.mood.lock().unwrap().clone();
+        mood.map_or(Ok(()), Err)?;
+        self.shelf.write(changes)
+    }
+
+    fn sync(&self) -> Shelved<()> {
+        self.shelf.sync()
+    }
+}
+
+/// A writer over such a shelf whose clock is stepped, and what it shares.
+fn keeper(world: &World, shelf: Arc<Moody>) -> (Keeper, Arc<Shared>, Arc<StepRuntime>) {
+    let (rt, shared) = (StepRuntime::new(1), Arc::new(Shared::default()));
+    let parts = Parts {
+        feed: world.feed.clone(),
+        shared: shared.clone(),
+        published: world.published(),
+        rt: rt.clone(),
+        disk: Disk::real(),
+        place: None,
+        sizes: HistorySizes { linger: Duration::ZERO, ..HistorySizes::default() },
+        reserve_bytes: 0,
+    };
+    (Keeper::over(parts, shelf).unwrap(), shared, rt)
+}
+
+fn durable_audit(shared: &Shared) -> Option<u64> {
+    shared.durable.lock().unwrap().map(|durable| durable.audit)
+}
+
+#[test]
+fn versions_that_found_no_room_are_written_later() {
+    let mut world = World::new();
+    let shelf = Arc::new(Moody::default());
+    let (mut keeper, shared, rt) = keeper(&world, shelf.clone());
+    for n in 0..10 {
+        world.apply(vec![write(vec![put("t", "k", &n.to_string())])], true);
+    }
+    shelf.becomes(Some(ShelfError::Full));
+    keeper.turn();
+    assert_eq!(shared.findings.lock().unwrap().len(), 1, "it waits");
+    for n in 10..20 {
+        world.apply(vec![write(vec![put("t", "k", &n.to_string())])], true);
+    }
+    rt.advance(Duration::from_secs(1));
+    keeper.turn();
+    shelf.becomes(None);
+    rt.advance(Duration::from_secs(1));
+    keeper.turn();
+    let reader = shared.reader.lock().unwrap().clone().unwrap();
+    let past = reader.versions("t", b"k").unwrap();
+    assert_eq!((past.versions.len(), past.gaps.len()), (19, 0), "none is missing");
+    assert!(shared.findings.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_history_that_is_lost_has_nothing_durable() {
+    let mut world = World::new();
+    let shelf = Arc::new(Moody::default());
+    let (mut keeper, shared, rt) = keeper(&world, shelf.clone());
+    assert_eq!(durable_audit(&shared), None, "nobody knows yet");
+    world.tell(5);
+    keeper.turn();
+    assert_eq!(durable_audit(&shared), Some(5));
+    shelf.becomes(Some(ShelfError::Full));
+    world.tell(1);
+    keeper.turn();
+    assert_eq!(durable_audit(&shared), Some(5), "it only waits");
+    shelf.becomes(Some(ShelfError::Broken("on purpose".to_owned())));
+    rt.advance(Duration::from_secs(1));
+    keeper.turn();
+    assert_eq!(durable_audit(&shared), Some(0));
 }

@@ -76,7 +76,7 @@ proptest! {
             if lost == Some(at) {
                 lost_through = world.view().applied().index;
             } else {
-                book.append(More { ranges: told.into_iter().collect(), ..More::default() }).unwrap();
+                book.append(&More { ranges: told.into_iter().collect(), ..More::default() }).unwrap();
             }
         }
         let (view, progress) = (world.view(), book.progress.clone());
@@ -100,7 +100,7 @@ fn a_batch_of_many_entries_keeps_each_version_between() {
     let range = world.apply(entries, true).unwrap();
     let ended: Vec<_> = range.versions.iter().map(|version| version.value.clone()).collect();
     assert_eq!(ended, [b"0", b"1", b"2", b"3"]);
-    book.append(More { ranges: vec![range], ..More::default() }).unwrap();
+    book.append(&More { ranges: vec![range], ..More::default() }).unwrap();
     let reader = Reader { shelf: book.shelf.clone(), progress: book.progress.clone() };
     let versions = reader.versions("t", b"k").unwrap().versions;
     let lives: Vec<_> =

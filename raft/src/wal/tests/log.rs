@@ -159,6 +159,35 @@ fn votes_still_work_when_entries_are_refused_for_want_of_space() {
 }
 
 #[test]
+fn on_a_full_disk_what_is_left_of_a_segment_is_for_votes() {
+    let files = MemFiles::new();
+    let options = Options { reserve_bytes: 40_000, ..small() };
+    let (mut wal, _) = open_with(&files, options.clone()).unwrap();
+    write(&mut wal, &[entries(1, 0..2)]);
+    files.set_capacity(Some(files.used()));
+    let commits = (0..10_000).filter(|_| {
+        let outcome = wal.append(&[Record::Committed(at(1, 1))]);
+        wal.commit(true).unwrap();
+        outcome.is_ok()
+    });
+    assert_eq!(commits.count(), 10_000, "marks that nobody needs take no room from votes");
+    for term in 2..12 {
+        write(&mut wal, &[vote(term, 1)]);
+    }
+    assert_eq!(wal.state().committed, Some(at(1, 1)));
+    drop(wal);
+    let (mut wal, recovered) = open_with(&files, options).unwrap();
+    assert_eq!(recovered.state.vote.map(|vote| vote.term), Some(11));
+    // What little room there is goes to votes, down to the last few sectors.
+    files.set_capacity(Some(files.used() + 30_000));
+    let before = wal.segments();
+    for term in 12..400 {
+        write(&mut wal, &[vote(term, 1)]);
+    }
+    assert!(wal.segments() > before + 1, "{} segments", wal.segments());
+}
+
+#[test]
 fn a_disk_full_of_other_files_stops_nothing_that_has_room_in_its_segment() {
     let files = MemFiles::new();
     let options = Options {

@@ -1,0 +1,92 @@
+//! Which rows changed lately, table by table: a range check then costs what changed since its view, whatever the size of
+//! the range.
+//!
+//! It is no part of the state and not in snapshots: a machine that begins, or that installs a snapshot, begins it anew.
+//! Whether it reaches back to a view decides only how the answer of a check is found, never what it is.
+//!
+//! # Invariants
+//! - `RECENT-1` Each row that was put or deleted after a table's floor is in it, in the order of revisions.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::{key::KeyBytes, state::Name};
+
+/// Changes that are remembered of one table. A view older than that reads the range instead.
+pub(crate) const RECENT_ROWS_MAX: usize = 4096;
+
+#[derive(Debug, Default)]
+struct Lately {
+    floor: u64,
+    rows: VecDeque<(u64, KeyBytes)>,
+}
+
+/// The newest changes of each table.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    /// Of tables that have not changed since it began.
+    floor: u64,
+    tables: BTreeMap<Name, Lately>,
+}
+
+impl Recent {
+    /// Of a state whose changes up to `floor` nobody remembers.
+    pub(crate) fn new(floor: u64) -> Self {
+        Self { floor, tables: BTreeMap::new() }
+    }
+
+    /// Remembers that a row was put or deleted.
+    pub(crate) fn note(&mut self, table: &Name, key: &KeyBytes, revision: u64) {
+        if !self.tables.contains_key(table) {
+            let lately = Lately { floor: self.floor, rows: VecDeque::new() };
+            self.tables.insert(table.clone(), lately);
+        }
+        let Some(lately) = self.tables.get_mut(table) else { return };
+        if lately.rows.len() >= RECENT_ROWS_MAX
+            && let Some((oldest, _)) = lately.rows.pop_front()
+        {
+            lately.floor = oldest;
+        }
+        lately.rows.push_back((revision, key.clone()));
+    }
+
+    /// The rows of a table that were put or deleted after `revision`; `None` when that is not remembered.
+    pub(crate) fn since(
+        &self,
+        table: &str,
+        revision: u64,
+    ) -> Option<impl Iterator<Item = &KeyBytes>> {
+        let lately = self.tables.get(table);
+        let floor = lately.map_or(self.floor, |lately| lately.floor);
+        (floor <= revision).then(|| {
+            lately.into_iter().flat_map(move |lately| {
+                let first = lately.rows.partition_point(|(changed, _)| *changed <= revision);
+                lately.rows.range(first..).map(|(_, key)| key)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn since(recent: &Recent, revision: u64) -> Option<Vec<Vec<u8>>> {
+        recent.since("t", revision).map(|keys| keys.map(|key| key.to_vec()).collect())
+    }
+
+    #[test]
+    fn what_is_not_remembered_is_not_said_to_be_unchanged() {
+        let mut recent = Recent::new(10);
+        assert_eq!((since(&recent, 9), since(&recent, 10)), (None, Some(vec![])));
+        let table: Name = "t".into();
+        for n in 0..=RECENT_ROWS_MAX as u64 {
+            recent.note(&table, &KeyBytes::from_slice(&n.to_be_bytes()), 20 + n / 2);
+        }
+        assert_eq!(since(&recent, 19), None, "one of revision 20 was forgotten");
+        assert_eq!(since(&recent, 20).unwrap().len(), RECENT_ROWS_MAX - 1);
+        let last = 20 + RECENT_ROWS_MAX as u64 / 2;
+        assert_eq!(since(&recent, last - 1), Some(vec![4096_u64.to_be_bytes().to_vec()]));
+        assert_eq!(since(&recent, last), Some(vec![]));
+        assert!(recent.since("another", 10).is_some(), "it has not changed");
+    }
+}
