@@ -1,43 +1,36 @@
 //! A leader whose disk hangs or has become slow hands over; a replica whose disk is slow says so.
+//!
+//! # Invariants
+//! - `DISK-1` Because of its disk a leader hands over only to a voter that has meanwhile made entries durable that the
+//!   leader has not: where all disks stall, nothing is won and nobody leads in another term.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use openraft::{
-    AsyncRuntime, ServerState,
-    async_runtime::{Instant as _, WatchReceiver},
-};
-use palisade_state::Rt;
+use openraft::AsyncRuntime;
+use palisade_state::{Published, ReplicaId, Rt, roster};
 
 use crate::{
-    Tuning, fault::chain, metrics::Metrics, offload::Disk, sync_times::SyncTimes, types::Raft,
+    Tuning,
+    fault::chain,
+    handover::{leading, take_back},
+    membership::health::Members,
+    metrics::Metrics,
+    offload::Disk,
+    rivals::Rivals,
+    sync_times::SyncTimes,
+    types::Raft,
 };
 
 /// When the disk is measured after the start: serving comes first.
 const PROBE_AFTER: Duration = Duration::from_secs(2);
-/// The shortest time between two hand-overs because of slow syncs: where all disks are slow, nothing is won.
+/// The shortest time between two hand-overs because of slow syncs.
 const SLOW_PAUSE: Duration = Duration::from_secs(300);
+/// How long a replica leads before it hands over because of slow syncs; and how old a sync may be that counts.
+const SLOW_WINDOW: Duration = Duration::from_secs(60);
+/// Slow syncs that count as a slow disk; fewer are a hiccup.
+const SLOW_ENOUGH: usize = 5;
 /// The shortest time between two attempts while a sync hangs.
 const HUNG_PAUSE: Duration = Duration::from_secs(1);
-
-/// The voter that has the most of the log among those that answered lately; `None` unless this replica leads.
-pub(crate) fn successor<R: AsyncRuntime>(raft: &Raft<R>, answered: Duration) -> Option<u64> {
-    let shown = raft.metrics().borrow_watched().clone();
-    if shown.state != ServerState::Leader {
-        return None;
-    }
-    let voters: Vec<u64> = shown.membership_config.membership().voter_ids().collect();
-    let matched: BTreeMap<u64, _> = shown.replication.unwrap_or_default();
-    let acked = shown.heartbeat.unwrap_or_default();
-    let answers = |id: &u64| {
-        let at = acked.get(id).copied().flatten();
-        answered == Duration::MAX || at.is_some_and(|at| at.into_inner().elapsed() <= answered)
-    };
-    let best = matched
-        .into_iter()
-        .filter(|(id, _)| *id != shown.id && voters.contains(id) && answers(id))
-        .max_by_key(|(id, at)| (at.map(|at| at.index), std::cmp::Reverse(*id)));
-    best.map(|(id, _)| id)
-}
 
 /// What an operator is told of the disk.
 pub(crate) fn warning(times: &SyncTimes, tuning: &Tuning) -> Option<String> {
@@ -60,8 +53,18 @@ pub(crate) struct DiskWatch<R: AsyncRuntime> {
     pub(crate) disk: Disk,
     pub(crate) dir: PathBuf,
     pub(crate) times: Arc<SyncTimes>,
+    pub(crate) published: Arc<Published>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tuning: Tuning,
+}
+
+/// What is remembered from one look to the next while this replica leads in one term.
+struct Watching {
+    term: u64,
+    since: Duration,
+    rivals: Rivals,
+    /// The last hand-over, and to whom, if nobody has taken it.
+    handed: Option<(Duration, u64)>,
 }
 
 impl<R: AsyncRuntime> DiskWatch<R> {
@@ -70,7 +73,8 @@ impl<R: AsyncRuntime> DiskWatch<R> {
         let begun = self.rt.now();
         // A simulated disk counts its syncs.
         let mut is_probed = !self.disk.real;
-        let mut not_before = (Duration::ZERO, Duration::ZERO);
+        let mut watching: Option<Watching> = None;
+        let mut slow_not_before = Duration::ZERO;
         loop {
             self.rt.sleep(self.tuning.heartbeat).await;
             let now = self.rt.now();
@@ -78,24 +82,69 @@ impl<R: AsyncRuntime> DiskWatch<R> {
                 is_probed = true;
                 self.probe().await;
             }
-            let quantiles = self.times.quantiles();
-            if let Some(quantiles) = quantiles {
+            if let Some(quantiles) = self.times.quantiles() {
                 self.metrics.wal_sync_p99.set(quantiles.p99.as_secs_f64());
             }
-            let (hung, slow) = &mut not_before;
-            let hangs = self.times.pending().filter(|took| *took > self.tuning.election_min * 2);
-            if let Some(took) = hangs {
-                if now >= *hung && self.hand_over("a sync of the log hangs", took).await {
-                    *hung = now + HUNG_PAUSE;
-                }
-            } else if let Some(quantiles) = quantiles
-                && quantiles.p99 > self.tuning.election_min
-                && now >= *slow
-                && self.hand_over("syncs of the log are slow", quantiles.p99).await
-            {
-                *slow = now + SLOW_PAUSE;
+            let Some((term, members)) = leading(&self.raft) else {
+                watching = None;
+                continue;
+            };
+            let mut held = watching.take().filter(|held| held.term == term).unwrap_or(Watching {
+                term,
+                since: now,
+                rivals: Rivals::default(),
+                handed: None,
+            });
+            self.look(&mut held, &members, now, &mut slow_not_before).await;
+            watching = Some(held);
+        }
+    }
+
+    /// One look while this replica leads.
+    async fn look(
+        &self,
+        held: &mut Watching,
+        members: &Members,
+        now: Duration,
+        slow_not_before: &mut Duration,
+    ) {
+        let pending = self.times.pending();
+        if pending.is_some_and(|took| took > self.tuning.heartbeat) {
+            held.rivals.look(members);
+        }
+        let hangs = pending.filter(|took| *took > self.tuning.election_min * 2);
+        if let Some((at, to)) = held.handed
+            && hangs.is_none()
+            && now.saturating_sub(at) >= self.tuning.handover
+        {
+            held.handed = None;
+            take_back(&self.raft, to).await;
+            return;
+        }
+        if let Some(took) = hangs {
+            let is_due = held.handed.is_none_or(|(at, _)| now >= at + HUNG_PAUSE);
+            let to = held.rivals.ahead(members, |id| self.fits(members, id));
+            if let Some(to) = to.filter(|_| is_due) {
+                self.hand_over(held, now, to, "a sync of the log hangs", took).await;
+            }
+            return;
+        }
+        let slow = self.times.slow(self.tuning.election_min, SLOW_WINDOW);
+        let is_due = now >= held.since + SLOW_WINDOW && now >= *slow_not_before;
+        if slow.is_some_and(|slow| slow >= SLOW_ENOUGH) && is_due && held.handed.is_none() {
+            let to = held.rivals.faster(members, |id| self.fits(members, id));
+            if let Some(to) = to {
+                *slow_not_before = now + SLOW_PAUSE;
+                let took = self.tuning.election_min;
+                self.hand_over(held, now, to, "syncs of the log are slow", took).await;
             }
         }
+    }
+
+    /// Whether a voter may lead: it answers, and is not drained.
+    fn fits(&self, members: &Members, id: u64) -> bool {
+        let view = self.published.view();
+        members.answers(id, self.tuning.election_max) && !roster::is_drained(&view, ReplicaId(id))
     }
 
     async fn probe(&self) {
@@ -115,11 +164,20 @@ impl<R: AsyncRuntime> DiskWatch<R> {
         }
     }
 
-    async fn hand_over(&self, why: &'static str, took: Duration) -> bool {
-        let Some(to) = successor(&self.raft, self.tuning.election_max) else { return false };
+    async fn hand_over(
+        &self,
+        held: &mut Watching,
+        now: Duration,
+        to: u64,
+        why: &'static str,
+        took: Duration,
+    ) {
         let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         tracing::warn!(successor = to, why, took_ms, "handing leadership over");
         self.metrics.disk_handovers.inc();
-        self.raft.trigger().transfer_leader(to).await.is_ok()
+        held.handed = Some((now, to));
+        if self.raft.trigger().transfer_leader(to).await.is_err() {
+            tracing::debug!("consensus has stopped");
+        }
     }
 }

@@ -24,7 +24,8 @@ const PROBE_BYTES: u64 = 512;
 struct Times {
     /// Since when one is under way.
     begun: Option<Duration>,
-    took: VecDeque<Duration>,
+    /// When each ended, and how long it took.
+    took: VecDeque<(Duration, Duration)>,
 }
 
 /// The times of one replica's log.
@@ -56,11 +57,12 @@ impl SyncTimes {
     }
 
     fn add(&self, took: Duration) {
+        let now = self.rt.now();
         let mut times = self.times();
         if times.took.len() >= KEPT {
             times.took.pop_front();
         }
-        times.took.push_back(took);
+        times.took.push_back((now, took));
     }
 
     /// How long the sync that is under way has taken so far.
@@ -71,8 +73,17 @@ impl SyncTimes {
 
     /// Of the last thousand; `None` while there are too few.
     pub(crate) fn quantiles(&self) -> Option<Quantiles> {
-        let took: Vec<Duration> = self.times().took.iter().copied().collect();
+        let took: Vec<Duration> = self.times().took.iter().map(|(_, took)| *took).collect();
         if took.len() < ENOUGH { None } else { quantiles(took) }
+    }
+
+    /// How many of the syncs that ended within `window` took longer than `limit`, if one in a hundred did.
+    pub(crate) fn slow(&self, limit: Duration, window: Duration) -> Option<usize> {
+        let since = self.rt.now().saturating_sub(window);
+        let times = self.times();
+        let recent = || times.took.iter().filter(|(ended, _)| *ended >= since);
+        let slow = recent().filter(|(_, took)| *took > limit).count();
+        (slow > 0 && slow * 100 >= recent().count()).then_some(slow)
     }
 
     /// Writes and syncs a little, in a file of its own. Blocks.
@@ -131,6 +142,26 @@ mod tests {
         let p99 = |slow| quantiles(took(slow)).unwrap().p99.as_millis();
         assert_eq!((p99(5), p99(20)), (1, 80));
         assert_eq!(quantiles(vec![]), None);
+    }
+
+    #[test]
+    fn a_slow_spell_is_forgotten_after_a_while() {
+        let rt = StepRuntime::new(1);
+        let times = SyncTimes::new(rt.clone());
+        let (limit, minute) = (Duration::from_millis(500), Duration::from_secs(60));
+        for _ in 0..8 {
+            times.add(Duration::from_secs(1));
+        }
+        assert_eq!(times.slow(limit, minute), Some(8));
+        for _ in 0..792 {
+            times.add(Duration::from_millis(1));
+        }
+        assert_eq!(times.slow(limit, minute), Some(8), "one in a hundred");
+        times.add(Duration::from_millis(1));
+        assert_eq!(times.slow(limit, minute), None);
+        rt.advance(minute * 2);
+        times.add(Duration::from_secs(1));
+        assert_eq!(times.slow(limit, minute), Some(1), "the others are old");
     }
 
     #[test]
