@@ -5,9 +5,6 @@
 //! - `PROP-2` The time on the entries of one leader adds up to at most its own monotonic clock since it was first
 //!   seen to lead. The time without a leader, and what was applied meanwhile, is on no entry: what is lost is lost on
 //!   the slow side.
-//!
-//! A leader whom no majority has answered for a lease's length may not append. Slow disks do that, and pass; so what
-//! is proposed waits for two more lengths before it is refused.
 
 use std::{
     collections::VecDeque,
@@ -15,9 +12,7 @@ use std::{
     time::Duration,
 };
 
-use openraft::{
-    AsyncRuntime, async_runtime::Instant as _, errors::ClientWriteError, raft::ClientWriteResult,
-};
+use openraft::{AsyncRuntime, errors::ClientWriteError, raft::ClientWriteResult};
 use palisade_state::{
     Command, Outcome, Published, Rt,
     command::{Entry, Form, Kind, Tick},
@@ -30,6 +25,7 @@ use crate::{
     formats::Build,
     leadership::Leadership,
     machine::Shared,
+    quorum,
     refusal::Refusal,
     store::admit,
     types::{FnResponder, Payload, Raft, TypeConfig},
@@ -45,12 +41,9 @@ const QUEUE: usize = 16 * 1024;
 /// Bytes of commands that are proposed and not answered, at most; who proposes more waits.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// How often a leader whom nobody answers looks again.
+/// How often a leader whom no majority answers looks again, and how often while its pipeline is full.
 const QUORUM_LOOK: Duration = Duration::from_millis(10);
-/// How long to wait for a slot before it is looked again whether anybody answers.
-const SLOT_LOOK: Duration = Duration::from_millis(100);
-/// Lease lengths without a majority's answer after which a leader refuses what it is asked.
-const LEASES_MAX: u32 = 3;
+const SLOT_LOOK: Duration = Duration::from_millis(200);
 
 /// Whoever waits for an outcome.
 pub(crate) enum Answer {
@@ -253,49 +246,32 @@ impl<R: AsyncRuntime> Leader<R> {
         let mut taken = Vec::new();
         let mut is_held_up = false;
         loop {
+            let Some(slot) = self.slot(&slots, &mut queue, &mut waiting).await else { return };
             if waiting.is_empty() && queue.0.recv_many(&mut taken, ENTRY_COMMANDS_MAX).await == 0 {
                 return;
             }
             waiting.extend(taken.drain(..));
-            let Ok(leader) = self.raft.as_leader() else {
+            while waiting.len() < ENTRY_COMMANDS_MAX
+                && let Ok(next) = queue.0.try_recv()
+            {
+                waiting.push_back(next);
+            }
+            let Ok(term) = self.raft.as_leader().map(|leader| leader.term()) else {
                 refuse(waiting.drain(..), &Refusal::NotLeader);
                 continue;
             };
-            let term = leader.term();
-            let silence = leader.last_quorum_acked().map(|at| at.elapsed());
-            if let Some(silence) = silence.filter(|silence| *silence >= self.lease)
-                && self.needs_others()
-            {
+            if let Some(silence) = quorum::silence(&self.raft, &self.leadership, self.lease) {
                 if !std::mem::replace(&mut is_held_up, true) {
                     tracing::warn!("writes wait: no majority answers this leader");
                 }
-                if silence >= self.lease * LEASES_MAX {
-                    let silent_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
-                    refuse(waiting.drain(..), &Refusal::NoQuorum(silent_ms));
-                } else {
-                    self.rt.sleep(QUORUM_LOOK).await;
+                match quorum::refusal(silence, self.lease) {
+                    Some(refusal) => refuse(waiting.drain(..), &refusal),
+                    None => self.rt.sleep(QUORUM_LOOK).await,
                 }
                 continue;
             }
             if std::mem::take(&mut is_held_up) {
                 tracing::warn!("writes go on: a majority answers this leader again");
-            }
-            // Entries that nobody answers keep their slots: what waits for one is refused all the same.
-            let slot = match slots.clone().try_acquire_owned() {
-                Ok(slot) => slot,
-                Err(_) => {
-                    let slot = slots.clone().acquire_owned();
-                    match timeout(self.rt.as_ref(), SLOT_LOOK, slot).await {
-                        Some(Ok(slot)) => slot,
-                        Some(Err(_)) => return,
-                        None => continue,
-                    }
-                }
-            };
-            while waiting.len() < ENTRY_COMMANDS_MAX
-                && let Ok(next) = queue.0.try_recv()
-            {
-                waiting.push_back(next);
             }
             if self.wal.is_low() {
                 refuse(waiting.drain(..), &Refusal::NoSpace);
@@ -316,9 +292,28 @@ impl<R: AsyncRuntime> Leader<R> {
         }
     }
 
-    /// Whether it takes more than this replica to make a majority.
-    fn needs_others(&self) -> bool {
-        self.leadership.seen().membership.membership().voter_ids().count() > 1
+    /// A place in the pipeline. While there is none because no majority answers, what waits is refused.
+    async fn slot(
+        &self,
+        slots: &Arc<Semaphore>,
+        queue: &mut Waiting,
+        waiting: &mut VecDeque<Proposal>,
+    ) -> Option<OwnedSemaphorePermit> {
+        loop {
+            if let Ok(slot) = slots.clone().try_acquire_owned() {
+                return Some(slot);
+            }
+            let free = slots.clone().acquire_owned();
+            if let Some(slot) = timeout(self.rt.as_ref(), SLOT_LOOK, free).await {
+                return slot.ok();
+            }
+            let silence = quorum::silence(&self.raft, &self.leadership, self.lease);
+            if let Some(refusal) = silence.and_then(|silence| quorum::refusal(silence, self.lease))
+            {
+                waiting.extend(std::iter::from_fn(|| queue.0.try_recv().ok()));
+                refuse(waiting.drain(..), &refusal);
+            }
+        }
     }
 
     /// Refuses what some member could not read.

@@ -306,10 +306,8 @@ impl Keeper {
             let Some(book) = &mut self.book else { return Ok(()) };
             if let Err(error) = book.append(&more) {
                 // They are nowhere else. What is staged meanwhile is bounded, and so this is.
-                for range in more.ranges.into_iter().rev() {
-                    self.staged_bytes += range.bytes();
-                    self.staged.push_front(range);
-                }
+                self.staged_bytes += more.ranges.iter().map(Range::bytes).sum::<usize>();
+                more.ranges.into_iter().rev().for_each(|range| self.staged.push_front(range));
                 return Err(error);
             }
             if let Some(place) = &self.parts.place {
