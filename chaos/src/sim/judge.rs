@@ -11,6 +11,7 @@ use super::{
     chores,
     clients::{self, value_of},
     eyes::Breach,
+    l1,
     record::{Action, Outcome, Record},
 };
 
@@ -149,6 +150,7 @@ fn ending(records: &[Record], last: &View, keys: u64) -> Vec<Breach> {
 /// Judges the whole run by what clients saw and by the last state.
 pub(crate) fn judge(records: &[Record], last: &View, keys: u64) -> Vec<Breach> {
     let mut breaches = writes(records, last);
+    breaches.extend(l1::judge(records));
     breaches.extend(revisions(records));
     breaches.extend(freshness(records));
     breaches.extend(events(last));
