@@ -16,6 +16,7 @@ use palisade_contract::{
 };
 use palisade_raft::backup::{BackupHead, Info, write_backup};
 use palisade_state::{Table, View};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Source;
@@ -48,6 +49,9 @@ pub(super) struct Scheduled {
     pub replica: u64,
     /// Logical milliseconds of the last failure, when no good one followed.
     pub failed_ms: Option<u64>,
+    /// When that was, for people.
+    #[serde(default)]
+    pub failed_at_ms: u64,
     /// Why it failed.
     #[serde(default)]
     pub error: String,
@@ -138,6 +142,7 @@ impl Schedule {
             bytes: info.file_bytes,
             replica: store.replica().0,
             failed_ms: None,
+            failed_at_ms: 0,
             error: String::new(),
         })
     }
@@ -172,7 +177,8 @@ impl Reconciler for Schedule {
                 Err(error) => {
                     tracing::warn!(%error, "a scheduled backup failed");
                     let failed_ms = Some(cx.view().clock().now_ms);
-                    Scheduled { failed_ms, error: error.to_string(), ..before }
+                    let failed_at_ms = cx.context.rt.wall_ms();
+                    Scheduled { failed_ms, failed_at_ms, error: error.to_string(), ..before }
                 }
             };
             cx.finish(|tx| Ok(tx.put(&SCHEDULED, &KEY.to_owned(), &after)?)).await?;
@@ -183,6 +189,74 @@ impl Reconciler for Schedule {
 
 fn read(view: &View) -> Result<Scheduled> {
     Ok(SCHEDULED.get(view, &KEY.to_owned())?.map(|row| row.value).unwrap_or_default())
+}
+
+/// A good backup.
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Good {
+    /// When it was made.
+    at: String,
+    /// The file, as the replica that wrote it names it.
+    file: String,
+    bytes: u64,
+    /// The replica that wrote it.
+    replica: u64,
+}
+
+/// A failure that no good backup followed.
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Failed {
+    at: String,
+    error: String,
+}
+
+/// What became of the schedule.
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Backed {
+    /// Hours between two, on the replica that answers; null: it has no schedule.
+    every_hours: Option<u32>,
+    /// Where they are written.
+    target: Option<String>,
+    /// The last good one.
+    last: Option<Good>,
+    /// What went wrong since then.
+    failure: Option<Failed>,
+    /// The last good one is older than twice the time, or there is none for so long.
+    overdue: bool,
+}
+
+fn time(ms: u64) -> String {
+    let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(ms).map(|at| at.to_string()).unwrap_or_default()
+}
+
+/// What became of the schedule, for people who ask.
+pub(super) fn backed(view: &View, config: Option<&BackupConfig>) -> Result<Backed> {
+    let (row, now_ms) = (read(view)?, view.clock().now_ms);
+    Ok(Backed {
+        every_hours: config.map(|config| config.every_hours),
+        target: config.map(target),
+        overdue: config.is_some_and(|config| is_overdue(&row, now_ms, config)),
+        last: row.good_ms.map(|_| Good {
+            at: time(row.good_at_ms),
+            file: row.file.clone(),
+            bytes: row.bytes,
+            replica: row.replica,
+        }),
+        failure: row.failed_ms.map(|_| Failed { at: time(row.failed_at_ms), error: row.error }),
+    })
+}
+
+fn target(config: &BackupConfig) -> String {
+    config.directory.display().to_string()
+}
+
+fn is_overdue(row: &Scheduled, now_ms: u64, config: &BackupConfig) -> bool {
+    let age_ms = row.good_ms.map_or(now_ms, |good| now_ms.saturating_sub(good));
+    age_ms > every_ms(config) * 2
 }
 
 /// What an operator should know of the schedule.
@@ -201,12 +275,11 @@ fn judged(row: &Scheduled, now_ms: u64, config: &BackupConfig) -> Option<Finding
     };
     let fix = "see that the directory of [backup] in replica.toml can be written and has room; its replica's log says \
                more; `palisade cluster backup FILE` makes one meanwhile";
-    let limit_ms = every_ms(config) * 2;
     let last = match age_ms {
         Some(age) => format!("the last good backup is {} h old ({})", age / 3_600_000, row.file),
         None => "there is no good backup yet".to_owned(),
     };
-    if age_ms.unwrap_or(now_ms) > limit_ms {
+    if is_overdue(row, now_ms, config) {
         let why = if row.error.is_empty() { String::new() } else { format!(": {}", row.error) };
         let message = format!("{last}, and one is due every {} h{why}", config.every_hours);
         return Some(finding(Severity::Error, message, fix));
@@ -220,6 +293,8 @@ fn judged(row: &Scheduled, now_ms: u64, config: &BackupConfig) -> Option<Finding
 
 #[cfg(test)]
 mod tests {
+    use palisade_state::Store as _;
+
     use super::*;
 
     const HOUR: u64 = 3_600_000;
@@ -253,6 +328,31 @@ mod tests {
         assert_eq!(severity(&failed, 4 * HOUR), Some(Severity::Warning));
         let said = judged(&failed, 60 * HOUR, &config).unwrap().message;
         assert!(said.contains("no room") && said.contains("59 h"), "{said}");
+    }
+
+    #[test]
+    fn whoever_asks_is_told_of_the_last_good_one_and_of_what_went_wrong_since() {
+        let store = palisade_state::memory::MemoryStore::default();
+        let config = config(Path::new("/x"));
+        let nothing = backed(&store.view(), None).unwrap();
+        assert_eq!((nothing.every_hours, nothing.last, nothing.failure), (None, None, None));
+        let row = Scheduled {
+            good_ms: Some(HOUR),
+            good_at_ms: 1_700_000_000_000,
+            file: "/x/a.backup".into(),
+            failed_ms: Some(2 * HOUR),
+            failed_at_ms: 1_700_000_100_000,
+            error: "no room".into(),
+            ..Scheduled::default()
+        };
+        let mut tx = palisade_state::Tx::new(store.view());
+        tx.put(&SCHEDULED, &KEY.to_owned(), &row).unwrap();
+        let proposed = store.propose(tx.build().unwrap().into());
+        futures::executor::block_on(proposed).unwrap();
+        let told = backed(&store.view(), Some(&config)).unwrap();
+        assert_eq!(told.last.unwrap().at, "2023-11-14T22:13:20Z");
+        assert_eq!(told.failure.unwrap().error, "no room");
+        assert!(!told.overdue && is_overdue(&row, 50 * HOUR, &config));
     }
 
     #[test]
