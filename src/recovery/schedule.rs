@@ -19,7 +19,7 @@ use palisade_state::{Table, View};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Source;
+use super::{Source, s3};
 use crate::{edge, output::failure::chain, replica_dir::BackupConfig};
 
 /// How often it is looked whether one is due.
@@ -27,7 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// How long after a failure it is tried again, logical milliseconds.
 const RETRY_MS: u64 = 5 * 60 * 1000;
 const KEY: &str = "scheduled";
-const END: &str = ".backup";
+/// What the names of backups end with.
+pub(super) const END: &str = ".backup";
 
 /// What became of scheduled backups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,10 +71,18 @@ fn is_due(row: &Scheduled, now_ms: u64, config: &BackupConfig) -> bool {
 }
 
 /// `<lineage>-<time>.backup`: by name is by time.
-fn file_name(lineage: &str, created_ms: u64) -> String {
+pub(super) fn file_name(lineage: &str, created_ms: u64) -> String {
     let created = i64::try_from(created_ms).unwrap_or(i64::MAX);
     let time = jiff::Timestamp::from_millisecond(created).unwrap_or_default();
     format!("{lineage}-{}{END}", time.strftime("%Y%m%dT%H%M%S%3fZ"))
+}
+
+/// Whether a schedule of this lineage gave that name.
+pub(super) fn is_scheduled(name: &str, lineage: &str, end: &str) -> bool {
+    let time = name.strip_prefix(lineage).and_then(|rest| rest.strip_suffix(end));
+    time.and_then(|time| time.strip_prefix('-')).is_some_and(|time| {
+        time.ends_with('Z') && time.chars().all(|c| c.is_ascii_digit() || "TZ".contains(c))
+    })
 }
 
 /// The backups of a lineage in a directory, oldest first.
@@ -82,11 +91,7 @@ fn listed(directory: &Path, lineage: &str, end: &str) -> io::Result<Vec<PathBuf>
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
-        let time = name.strip_prefix(lineage).and_then(|rest| rest.strip_suffix(end));
-        let is_ours = time.and_then(|time| time.strip_prefix('-')).is_some_and(|time| {
-            time.ends_with('Z') && time.chars().all(|c| c.is_ascii_digit() || "TZ".contains(c))
-        });
-        if is_ours {
+        if is_scheduled(&name, lineage, end) {
             found.push(directory.join(name.as_ref()));
         }
     }
@@ -95,8 +100,12 @@ fn listed(directory: &Path, lineage: &str, end: &str) -> io::Result<Vec<PathBuf>
 }
 
 /// Writes one, then removes those that are too many.
-fn write_one(config: &BackupConfig, head: BackupHead, view: &View) -> Result<(PathBuf, Info)> {
-    let directory = &config.directory;
+fn write_one(
+    directory: &Path,
+    keep: u32,
+    head: BackupHead,
+    view: &View,
+) -> Result<(PathBuf, Info)> {
     let failed = |what: &str, error: &io::Error| {
         Error::internal(format!("cannot {what} {}: {}", directory.display(), chain(error)))
     };
@@ -110,7 +119,7 @@ fn write_one(config: &BackupConfig, head: BackupHead, view: &View) -> Result<(Pa
     let path = directory.join(file_name(&lineage, head.created_ms));
     let info = write_backup(&path, head, view).map_err(|error| Error::internal(chain(&error)))?;
     let all = listed(directory, &lineage, END).map_err(|error| failed("list", &error))?;
-    let surplus = all.len().saturating_sub(usize::try_from(config.keep).unwrap_or(usize::MAX));
+    let surplus = all.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
     for old in all.iter().take(surplus).filter(|old| **old != path) {
         fs::remove_file(old).map_err(|error| failed("remove an old backup in", &error))?;
     }
@@ -124,21 +133,33 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
+    /// Writes one to where they go; what it is called there.
+    async fn put(&self, head: BackupHead, view: View) -> Result<(String, Info)> {
+        let keep = self.config.keep;
+        if let Some(config) = &self.config.s3 {
+            let scratch = self.source.scratch();
+            let written = s3::write_one(config, keep, scratch, head, view).await;
+            return written.map_err(|error| Error::internal(chain(&error)));
+        }
+        let directory = self.config.directory.clone().unwrap_or_default();
+        let work = edge::blocking(move || write_one(&directory, keep, head, &view)).await;
+        let panicked = || Error::internal("the thread that writes it panicked");
+        let (path, info) = work.ok_or_else(panicked)??;
+        Ok((path.display().to_string(), info))
+    }
+
     async fn write(&self, cx: &ReconcileContext) -> Result<Scheduled> {
         let store = &cx.context.store;
         let view = store.linearizable().await?;
         let (now_ms, created_ms) = (view.clock().now_ms, cx.context.rt.wall_ms());
         let head = self.source.head(&store.status(), created_ms);
         let head = head.map_err(|error| Error::internal(chain(&error)))?;
-        let config = self.config.clone();
-        let work = edge::blocking(move || write_one(&config, head, &view)).await;
-        let panicked = || Error::internal("the thread that writes it panicked");
-        let (path, info) = work.ok_or_else(panicked)??;
-        tracing::info!(file = %path.display(), bytes = info.file_bytes, "a scheduled backup was written");
+        let (file, info) = self.put(head, view).await?;
+        tracing::info!(file, bytes = info.file_bytes, "a scheduled backup was written");
         Ok(Scheduled {
             good_ms: Some(now_ms),
             good_at_ms: created_ms,
-            file: path.display().to_string(),
+            file,
             bytes: info.file_bytes,
             replica: store.replica().0,
             failed_ms: None,
@@ -251,7 +272,10 @@ pub(super) fn backed(view: &View, config: Option<&BackupConfig>) -> Result<Backe
 }
 
 fn target(config: &BackupConfig) -> String {
-    config.directory.display().to_string()
+    match &config.s3 {
+        Some(config) => s3::target(config),
+        None => config.directory.as_deref().unwrap_or(Path::new("")).display().to_string(),
+    }
 }
 
 fn is_overdue(row: &Scheduled, now_ms: u64, config: &BackupConfig) -> bool {
@@ -273,7 +297,7 @@ fn judged(row: &Scheduled, now_ms: u64, config: &BackupConfig) -> Option<Finding
         fix: fix.to_owned(),
         count: None,
     };
-    let fix = "see that the directory of [backup] in replica.toml can be written and has room; its replica's log says \
+    let fix = "see that the directory or bucket of [backup] in replica.toml can be written and has room; its replica's log says \
                more; `palisade cluster backup FILE` makes one meanwhile";
     let last = match age_ms {
         Some(age) => format!("the last good backup is {} h old ({})", age / 3_600_000, row.file),
@@ -300,7 +324,8 @@ mod tests {
     const HOUR: u64 = 3_600_000;
 
     fn config(directory: &Path) -> BackupConfig {
-        BackupConfig { directory: directory.to_owned(), every_hours: 24, keep: 2 }
+        let directory = Some(directory.to_owned());
+        BackupConfig { directory, s3: None, every_hours: 24, keep: 2 }
     }
 
     #[test]
