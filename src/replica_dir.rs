@@ -109,13 +109,43 @@ impl From<HistoryConfig> for Retention {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BackupConfig {
-    /// Where they are written: on one file system for all replicas, or each has some.
-    pub directory: PathBuf,
+    /// Where they are written: on one file system for all replicas, or each has some. This or `s3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
     /// Hours between two.
     pub every_hours: u32,
     /// How many are kept.
     #[serde(default = "keep_default")]
     pub keep: u32,
+    /// The bucket that they are sent to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub s3: Option<S3Config>,
+}
+
+/// `[backup.s3]` in `replica.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct S3Config {
+    /// `https://host` or `http://host:port`; the bucket's name is put into the path.
+    pub endpoint: String,
+    /// The bucket; it must be there.
+    pub bucket: String,
+    /// The region that requests are signed for.
+    #[serde(default = "region_default")]
+    pub region: String,
+    /// What objects' names begin with, such as `palisade/`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+    /// A TOML file of mode 0600 with `accessKeyId` and `secretAccessKey`; absent: the environment has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials_file: Option<PathBuf>,
+    /// The CA certificates to check the server by; absent: the system's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_file: Option<PathBuf>,
+}
+
+fn region_default() -> String {
+    "us-east-1".to_owned()
 }
 
 fn keep_default() -> u32 {
@@ -334,11 +364,17 @@ pub(crate) fn read_config(path: &Path) -> Result<ReplicaConfig, DirError> {
     let config: ReplicaConfig =
         toml::from_str(&read(path)?).map_err(|error| malformed(error.to_string()))?;
     let is_usable = |backup: &BackupConfig| {
-        backup.every_hours > 0 && backup.keep > 0 && backup.directory.is_absolute()
+        let is_placed = match (&backup.directory, &backup.s3) {
+            (Some(directory), None) => directory.is_absolute(),
+            (None, Some(s3)) => !s3.endpoint.is_empty() && !s3.bucket.is_empty(),
+            _ => false,
+        };
+        backup.every_hours > 0 && backup.keep > 0 && is_placed
     };
     if config.backup.as_ref().is_some_and(|backup| !is_usable(backup)) {
         return Err(malformed(
-            "[backup] needs an absolute directory, and everyHours and keep of 1 at least"
+            "[backup] needs either an absolute directory or [backup.s3] with endpoint and bucket, and everyHours and \
+             keep of 1 at least"
                 .to_owned(),
         ));
     }

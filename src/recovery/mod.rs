@@ -7,6 +7,7 @@ mod recover;
 mod renew;
 mod repair;
 mod restore;
+mod s3;
 mod schedule;
 mod source;
 mod stages;

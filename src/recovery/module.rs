@@ -18,6 +18,7 @@ use super::{
 use crate::{edge, output::failure::chain};
 
 const BACKUP: &str = "compute:cluster:backup";
+const READ: &str = "compute:backups:read";
 /// Pieces of a backup that wait for a slow reader; each is a chunk.
 const WAITING_MAX: usize = 4;
 
@@ -101,12 +102,19 @@ impl Module for Backups {
     }
 
     fn catalog(&self) -> Catalog {
-        Catalog { actions: vec![BACKUP], resource_types: vec![] }
+        Catalog { actions: vec![BACKUP, READ], resource_types: vec![] }
     }
 
     fn methods(&self) -> Vec<Method> {
         let source = self.source.clone();
+        let schedule = source.as_ref().and_then(|source| source.schedule().cloned());
         vec![
+            Method::query("cluster", "backups", READ, move |_, view: &View, _: Nothing| {
+                schedule::backed(view, schedule.as_ref())
+            })
+            .summary("When the last scheduled backup was made, and what went wrong since.")
+            .rest(Verb::Get, "/cluster/backups")
+            .on(|_| Resource::cluster("cluster", "")),
             Method::stream("cluster", "backup", BACKUP, move |cx, _, _: Nothing| {
                 backup(source.clone(), cx)
             })

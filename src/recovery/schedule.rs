@@ -16,9 +16,10 @@ use palisade_contract::{
 };
 use palisade_raft::backup::{BackupHead, Info, write_backup};
 use palisade_state::{Table, View};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Source;
+use super::{Source, s3};
 use crate::{edge, output::failure::chain, replica_dir::BackupConfig};
 
 /// How often it is looked whether one is due.
@@ -26,7 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// How long after a failure it is tried again, logical milliseconds.
 const RETRY_MS: u64 = 5 * 60 * 1000;
 const KEY: &str = "scheduled";
-const END: &str = ".backup";
+/// What the names of backups end with.
+pub(super) const END: &str = ".backup";
 
 /// What became of scheduled backups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +50,9 @@ pub(super) struct Scheduled {
     pub replica: u64,
     /// Logical milliseconds of the last failure, when no good one followed.
     pub failed_ms: Option<u64>,
+    /// When that was, for people.
+    #[serde(default)]
+    pub failed_at_ms: u64,
     /// Why it failed.
     #[serde(default)]
     pub error: String,
@@ -66,10 +71,18 @@ fn is_due(row: &Scheduled, now_ms: u64, config: &BackupConfig) -> bool {
 }
 
 /// `<lineage>-<time>.backup`: by name is by time.
-fn file_name(lineage: &str, created_ms: u64) -> String {
+pub(super) fn file_name(lineage: &str, created_ms: u64) -> String {
     let created = i64::try_from(created_ms).unwrap_or(i64::MAX);
     let time = jiff::Timestamp::from_millisecond(created).unwrap_or_default();
     format!("{lineage}-{}{END}", time.strftime("%Y%m%dT%H%M%S%3fZ"))
+}
+
+/// Whether a schedule of this lineage gave that name.
+pub(super) fn is_scheduled(name: &str, lineage: &str, end: &str) -> bool {
+    let time = name.strip_prefix(lineage).and_then(|rest| rest.strip_suffix(end));
+    time.and_then(|time| time.strip_prefix('-')).is_some_and(|time| {
+        time.ends_with('Z') && time.chars().all(|c| c.is_ascii_digit() || "TZ".contains(c))
+    })
 }
 
 /// The backups of a lineage in a directory, oldest first.
@@ -78,11 +91,7 @@ fn listed(directory: &Path, lineage: &str, end: &str) -> io::Result<Vec<PathBuf>
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
-        let time = name.strip_prefix(lineage).and_then(|rest| rest.strip_suffix(end));
-        let is_ours = time.and_then(|time| time.strip_prefix('-')).is_some_and(|time| {
-            time.ends_with('Z') && time.chars().all(|c| c.is_ascii_digit() || "TZ".contains(c))
-        });
-        if is_ours {
+        if is_scheduled(&name, lineage, end) {
             found.push(directory.join(name.as_ref()));
         }
     }
@@ -91,8 +100,12 @@ fn listed(directory: &Path, lineage: &str, end: &str) -> io::Result<Vec<PathBuf>
 }
 
 /// Writes one, then removes those that are too many.
-fn write_one(config: &BackupConfig, head: BackupHead, view: &View) -> Result<(PathBuf, Info)> {
-    let directory = &config.directory;
+fn write_one(
+    directory: &Path,
+    keep: u32,
+    head: BackupHead,
+    view: &View,
+) -> Result<(PathBuf, Info)> {
     let failed = |what: &str, error: &io::Error| {
         Error::internal(format!("cannot {what} {}: {}", directory.display(), chain(error)))
     };
@@ -106,7 +119,7 @@ fn write_one(config: &BackupConfig, head: BackupHead, view: &View) -> Result<(Pa
     let path = directory.join(file_name(&lineage, head.created_ms));
     let info = write_backup(&path, head, view).map_err(|error| Error::internal(chain(&error)))?;
     let all = listed(directory, &lineage, END).map_err(|error| failed("list", &error))?;
-    let surplus = all.len().saturating_sub(usize::try_from(config.keep).unwrap_or(usize::MAX));
+    let surplus = all.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
     for old in all.iter().take(surplus).filter(|old| **old != path) {
         fs::remove_file(old).map_err(|error| failed("remove an old backup in", &error))?;
     }
@@ -120,24 +133,37 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
+    /// Writes one to where they go; what it is called there.
+    async fn put(&self, head: BackupHead, view: View) -> Result<(String, Info)> {
+        let keep = self.config.keep;
+        if let Some(config) = &self.config.s3 {
+            let scratch = self.source.scratch();
+            let written = s3::write_one(config, keep, scratch, head, view).await;
+            return written.map_err(|error| Error::internal(chain(&error)));
+        }
+        let directory = self.config.directory.clone().unwrap_or_default();
+        let work = edge::blocking(move || write_one(&directory, keep, head, &view)).await;
+        let panicked = || Error::internal("the thread that writes it panicked");
+        let (path, info) = work.ok_or_else(panicked)??;
+        Ok((path.display().to_string(), info))
+    }
+
     async fn write(&self, cx: &ReconcileContext) -> Result<Scheduled> {
         let store = &cx.context.store;
         let view = store.linearizable().await?;
         let (now_ms, created_ms) = (view.clock().now_ms, cx.context.rt.wall_ms());
         let head = self.source.head(&store.status(), created_ms);
         let head = head.map_err(|error| Error::internal(chain(&error)))?;
-        let config = self.config.clone();
-        let work = edge::blocking(move || write_one(&config, head, &view)).await;
-        let panicked = || Error::internal("the thread that writes it panicked");
-        let (path, info) = work.ok_or_else(panicked)??;
-        tracing::info!(file = %path.display(), bytes = info.file_bytes, "a scheduled backup was written");
+        let (file, info) = self.put(head, view).await?;
+        tracing::info!(file, bytes = info.file_bytes, "a scheduled backup was written");
         Ok(Scheduled {
             good_ms: Some(now_ms),
             good_at_ms: created_ms,
-            file: path.display().to_string(),
+            file,
             bytes: info.file_bytes,
             replica: store.replica().0,
             failed_ms: None,
+            failed_at_ms: 0,
             error: String::new(),
         })
     }
@@ -172,7 +198,8 @@ impl Reconciler for Schedule {
                 Err(error) => {
                     tracing::warn!(%error, "a scheduled backup failed");
                     let failed_ms = Some(cx.view().clock().now_ms);
-                    Scheduled { failed_ms, error: error.to_string(), ..before }
+                    let failed_at_ms = cx.context.rt.wall_ms();
+                    Scheduled { failed_ms, failed_at_ms, error: error.to_string(), ..before }
                 }
             };
             cx.finish(|tx| Ok(tx.put(&SCHEDULED, &KEY.to_owned(), &after)?)).await?;
@@ -183,6 +210,77 @@ impl Reconciler for Schedule {
 
 fn read(view: &View) -> Result<Scheduled> {
     Ok(SCHEDULED.get(view, &KEY.to_owned())?.map(|row| row.value).unwrap_or_default())
+}
+
+/// A good backup.
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Good {
+    /// When it was made.
+    at: String,
+    /// The file, as the replica that wrote it names it.
+    file: String,
+    bytes: u64,
+    /// The replica that wrote it.
+    replica: u64,
+}
+
+/// A failure that no good backup followed.
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Failed {
+    at: String,
+    error: String,
+}
+
+/// What became of the schedule.
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Backed {
+    /// Hours between two, on the replica that answers; null: it has no schedule.
+    every_hours: Option<u32>,
+    /// Where they are written.
+    target: Option<String>,
+    /// The last good one.
+    last: Option<Good>,
+    /// What went wrong since then.
+    failure: Option<Failed>,
+    /// The last good one is older than twice the time, or there is none for so long.
+    overdue: bool,
+}
+
+fn time(ms: u64) -> String {
+    let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(ms).map(|at| at.to_string()).unwrap_or_default()
+}
+
+/// What became of the schedule, for people who ask.
+pub(super) fn backed(view: &View, config: Option<&BackupConfig>) -> Result<Backed> {
+    let (row, now_ms) = (read(view)?, view.clock().now_ms);
+    Ok(Backed {
+        every_hours: config.map(|config| config.every_hours),
+        target: config.map(target),
+        overdue: config.is_some_and(|config| is_overdue(&row, now_ms, config)),
+        last: row.good_ms.map(|_| Good {
+            at: time(row.good_at_ms),
+            file: row.file.clone(),
+            bytes: row.bytes,
+            replica: row.replica,
+        }),
+        failure: row.failed_ms.map(|_| Failed { at: time(row.failed_at_ms), error: row.error }),
+    })
+}
+
+fn target(config: &BackupConfig) -> String {
+    match &config.s3 {
+        Some(config) => s3::target(config),
+        None => config.directory.as_deref().unwrap_or(Path::new("")).display().to_string(),
+    }
+}
+
+fn is_overdue(row: &Scheduled, now_ms: u64, config: &BackupConfig) -> bool {
+    let age_ms = row.good_ms.map_or(now_ms, |good| now_ms.saturating_sub(good));
+    age_ms > every_ms(config) * 2
 }
 
 /// What an operator should know of the schedule.
@@ -199,14 +297,13 @@ fn judged(row: &Scheduled, now_ms: u64, config: &BackupConfig) -> Option<Finding
         fix: fix.to_owned(),
         count: None,
     };
-    let fix = "see that the directory of [backup] in replica.toml can be written and has room; its replica's log says \
+    let fix = "see that the directory or bucket of [backup] in replica.toml can be written and has room; its replica's log says \
                more; `palisade cluster backup FILE` makes one meanwhile";
-    let limit_ms = every_ms(config) * 2;
     let last = match age_ms {
         Some(age) => format!("the last good backup is {} h old ({})", age / 3_600_000, row.file),
         None => "there is no good backup yet".to_owned(),
     };
-    if age_ms.unwrap_or(now_ms) > limit_ms {
+    if is_overdue(row, now_ms, config) {
         let why = if row.error.is_empty() { String::new() } else { format!(": {}", row.error) };
         let message = format!("{last}, and one is due every {} h{why}", config.every_hours);
         return Some(finding(Severity::Error, message, fix));
@@ -220,12 +317,15 @@ fn judged(row: &Scheduled, now_ms: u64, config: &BackupConfig) -> Option<Finding
 
 #[cfg(test)]
 mod tests {
+    use palisade_state::Store as _;
+
     use super::*;
 
     const HOUR: u64 = 3_600_000;
 
     fn config(directory: &Path) -> BackupConfig {
-        BackupConfig { directory: directory.to_owned(), every_hours: 24, keep: 2 }
+        let directory = Some(directory.to_owned());
+        BackupConfig { directory, s3: None, every_hours: 24, keep: 2 }
     }
 
     #[test]
@@ -253,6 +353,31 @@ mod tests {
         assert_eq!(severity(&failed, 4 * HOUR), Some(Severity::Warning));
         let said = judged(&failed, 60 * HOUR, &config).unwrap().message;
         assert!(said.contains("no room") && said.contains("59 h"), "{said}");
+    }
+
+    #[test]
+    fn whoever_asks_is_told_of_the_last_good_one_and_of_what_went_wrong_since() {
+        let store = palisade_state::memory::MemoryStore::default();
+        let config = config(Path::new("/x"));
+        let nothing = backed(&store.view(), None).unwrap();
+        assert_eq!((nothing.every_hours, nothing.last, nothing.failure), (None, None, None));
+        let row = Scheduled {
+            good_ms: Some(HOUR),
+            good_at_ms: 1_700_000_000_000,
+            file: "/x/a.backup".into(),
+            failed_ms: Some(2 * HOUR),
+            failed_at_ms: 1_700_000_100_000,
+            error: "no room".into(),
+            ..Scheduled::default()
+        };
+        let mut tx = palisade_state::Tx::new(store.view());
+        tx.put(&SCHEDULED, &KEY.to_owned(), &row).unwrap();
+        let proposed = store.propose(tx.build().unwrap().into());
+        futures::executor::block_on(proposed).unwrap();
+        let told = backed(&store.view(), Some(&config)).unwrap();
+        assert_eq!(told.last.unwrap().at, "2023-11-14T22:13:20Z");
+        assert_eq!(told.failure.unwrap().error, "no room");
+        assert!(!told.overdue && is_overdue(&row, 50 * HOUR, &config));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct Source {
     /// Read each time: it may be put there while the replica runs.
     key_file: PathBuf,
     schedule: Option<BackupConfig>,
+    /// Where a backup is written before it is sent.
+    scratch: PathBuf,
 }
 
 impl fmt::Debug for Source {
@@ -36,6 +38,7 @@ impl Source {
             ca_key_pem: authority.key_pem().into(),
             key_file: dir.pki("backup.key"),
             schedule: dir.config.backup.clone(),
+            scratch: dir.path.join("scheduled.backup"),
         }
     }
 
@@ -43,6 +46,12 @@ impl Source {
     #[must_use]
     pub fn schedule(&self) -> Option<&BackupConfig> {
         self.schedule.as_ref()
+    }
+
+    /// Where a backup is written before it is sent.
+    #[must_use]
+    pub(super) fn scratch(&self) -> PathBuf {
+        self.scratch.clone()
     }
 
     /// Where the key is that backups are sealed with.

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::support::{
     Replicas,
+    agents::Agent,
     http::{Api, BASE},
     list, number, procs, text, until,
 };
@@ -288,4 +289,101 @@ fn a_replica_that_moved_is_found_at_its_new_address() {
     all.home.palisade(&["cluster", "transfer-leader", "2"]).ok();
     all.home.palisade(&["--addr", &format!("127.0.0.1:{api}"), "node", "ls"]).ok();
     all.write(0, "after");
+}
+
+/// A replica's configuration with other addresses: where it listens, and where it looks for the others.
+fn moved(config: &str, listen: (&str, &str), moves: &[(String, String)]) -> String {
+    let lines = config.lines().map(|line| match line.split_once('=') {
+        Some((key, _)) if key.trim() == "peerListen" => format!("peerListen = \"{}\"", listen.0),
+        Some((key, _)) if key.trim() == "apiListen" => format!("apiListen = \"{}\"", listen.1),
+        _ => moves.iter().fold(line.to_owned(), |line, (from, to)| {
+            line.replace(&format!("\"{from}\""), &format!("\"{to}\""))
+        }),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn all_replicas_at_new_addresses_find_each_other_again() {
+    let mut all = Replicas::start(3);
+    // Its ports alone are wanted.
+    let there = Replicas::prepare(3, None);
+    (0..6).for_each(|number| all.write(number % 3, &format!("before-{number}")));
+    (0..3).for_each(|index| all.stop(index));
+    let new: Vec<(String, String)> =
+        (0..3).map(|index| (there.peer_addr(index), there.api.addrs[index].clone())).collect();
+    let moves: Vec<_> = (0..3)
+        .flat_map(|index| {
+            let (peer, api) = new[index].clone();
+            [(all.peer_addr(index), peer), (all.api.addrs[index].clone(), api)]
+        })
+        .collect();
+    for (index, (peer, api)) in new.iter().enumerate() {
+        let file = all.dir(index).join("replica.toml");
+        let config = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, moved(&config, (peer, api), &moves)).unwrap();
+        let port = api.rsplit_once(':').unwrap().1;
+        all.spawn_with(index, &["--advertise", &format!("{peer},{port}")]);
+    }
+    all.api.addrs = new.iter().map(|(_, api)| api.clone()).collect();
+    (0..3).for_each(|index| all.ready(index));
+    let addrs = all.api.addrs.join(",");
+    let args = ["--addr", &addrs, "-o", "json", "--timeout", "5s", "cluster", "status"];
+    until("records of all three", || {
+        let out = all.home.palisade(&args);
+        let status = (out.code == 0).then(|| out.json())?;
+        let is_new = |one: &Value| {
+            let id = usize::try_from(number(one, "/id")).unwrap();
+            (text(one, "/peerAddr"), text(one, "/apiAddr")) == (&new[id - 1].0, &new[id - 1].1)
+        };
+        list(&status, "/members").iter().all(is_new).then_some(())
+    });
+    (0..3).for_each(|index| all.write(index, &format!("after-{index}")));
+    until("all writes on all of them", || {
+        let has = |names: &[String], word: &str, count: usize| {
+            (0..count).all(|number| names.contains(&format!("{word}-{number}")))
+        };
+        (0..3)
+            .all(|index| {
+                let names = all.names(index);
+                has(&names, "before", 6) && has(&names, "after", 3)
+            })
+            .then_some(())
+    });
+    // Now without the hints: the records alone lead.
+    (0..3).for_each(|index| all.stop(index));
+    (0..3).for_each(|index| all.spawn(index));
+    (0..3).for_each(|index| all.ready(index));
+    all.write(1, "again");
+}
+
+/// The replica that holds the session of the one node, while it is ready.
+fn holder(all: &Replicas) -> Option<u64> {
+    let out = all.home.palisade(&["-o", "json", "node", "ls"]);
+    let nodes: Value = serde_json::from_str(&out.stdout).ok()?;
+    let node = nodes.as_array()?.first()?.clone();
+    (text(&node, "/status/phase") == "ready").then_some(())?;
+    node.pointer("/status/replica").and_then(Value::as_u64)
+}
+
+#[test]
+fn agents_leave_a_drained_replica_and_their_instances_do_not_notice() {
+    let all = Replicas::start(3);
+    let agent = Agent::start(&all);
+    let pid = Agent::sleeper(&all);
+    let before = until("a session", || holder(&all));
+    all.home.palisade(&["cluster", "drain", &before.to_string()]).ok();
+    until("a session elsewhere", || holder(&all).filter(|now| *now != before));
+    let now = until("a session that stays", || holder(&all));
+    assert_ne!(now, before);
+    assert!(procs::alive(pid), "its instance was not restarted");
+    // Only those that are not drained are gone to, whoever else is drained then.
+    all.home.palisade(&["cluster", "drain", &now.to_string()]).ok();
+    let left = 6 - before - now;
+    until("a session with the one that is left", || (holder(&all)? == left).then_some(()));
+    all.home.palisade(&["cluster", "undrain", &before.to_string()]).ok();
+    all.home.palisade(&["cluster", "undrain", &now.to_string()]).ok();
+    assert!(procs::alive(pid), "its instance was not restarted");
+    all.home.palisade(&["workload", "rm", "sleep"]).ok();
+    drop(agent);
 }

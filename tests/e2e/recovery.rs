@@ -229,6 +229,8 @@ fn a_schedule_writes_backups_and_the_doctor_says_when_it_cannot() {
     until("a warning", || {
         replicas.home.palisade(&["doctor"]).stdout.contains("scheduled backup failed").then_some(())
     });
+    let said = status(&replicas);
+    assert!(text(&said, "/backups/failure/error").contains("identity.json"), "{said}");
     replicas.stop(0);
     // A failure is not repeated at once, so another cluster shows how it goes well.
     let mut replicas = Replicas::beside();
@@ -251,6 +253,10 @@ fn a_schedule_writes_backups_and_the_doctor_says_when_it_cannot() {
     let files: Vec<PathBuf> =
         fs::read_dir(directory.to_string()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
+    let said = status(&replicas);
+    assert_eq!(Path::new(text(&said, "/backups/last/file")), files[0], "{said}");
+    assert_eq!(said["backups"]["failure"], serde_json::Value::Null);
+    assert_eq!(number(&said, "/backups/everyHours"), 1);
     replicas.home.palisade(&["cluster", "backup", "--inspect", files[0].to_str().unwrap()]).ok();
 }
 
@@ -301,8 +307,48 @@ fn the_last_of_three_goes_on_alone_and_its_agents_come_back() {
     replicas.kill(0);
     Agent::comes_back(&replicas);
     assert!(procs::alive(pid), "its instance was not restarted");
+    // Two fresh ones join, where the lost ones were, and the one that was alone may go.
+    let fresh: Vec<u64> = [0, 2].into_iter().map(|index| joins(&mut replicas, index)).collect();
+    let names = until("all writes on a fresh one", || {
+        let names = replicas.names(0);
+        names.contains(&"still-alone".to_owned()).then_some(names)
+    });
+    assert!((0..30).all(|number| names.contains(&format!("before-{number}"))), "{names:?}");
+    replicas.kill(1);
+    replicas.write(0, "without-the-survivor");
+    let members = status(&replicas);
+    let voters = list(&members, "/members").iter().filter(|one| one["voter"] == true);
+    let voters: Vec<u64> = voters.map(|one| number(one, "/id")).collect();
+    assert_eq!(voters.len(), 3, "{members}");
+    assert!(fresh.iter().all(|id| voters.contains(id)), "{members}");
+    Agent::comes_back(&replicas);
+    assert!(procs::alive(pid), "its instance was not restarted");
+    replicas.spawn(1);
+    replicas.ready(1);
     replicas.home.palisade(&["workload", "rm", "sleep"]).ok();
     drop(agent);
+}
+
+/// A fresh replica joins where one was lost, until it votes; its id.
+#[track_caller]
+fn joins(replicas: &mut Replicas, index: usize) -> u64 {
+    let dir = replicas.dir(index);
+    fs::remove_dir_all(&dir).unwrap();
+    let (peer, api) = (replicas.peer_addr(index), replicas.api.addrs[index].clone());
+    let advertise = format!("{peer},{}", api.rsplit_once(':').unwrap().1);
+    let args = ["-o", "json", "cluster", "join", dir.to_str().unwrap(), "--advertise", &advertise];
+    let id = number(&replicas.home.palisade(&args).json(), "/replica");
+    replicas.spawn(index);
+    let pid = replicas.pid(index);
+    until("a new voter", || {
+        assert!(procs::alive(pid), "it ended:\n{}", replicas.log(index));
+        let out = replicas.home.palisade(&["-o", "json", "--timeout", "5s", "cluster", "status"]);
+        let status = (out.code == 0).then(|| out.json())?;
+        let is_it = |one: &serde_json::Value| number(one, "/id") == id && one["voter"] == true;
+        list(&status, "/members").iter().any(is_it).then_some(())
+    });
+    replicas.ready(index);
+    id
 }
 
 #[test]

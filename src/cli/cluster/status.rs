@@ -23,14 +23,18 @@ impl Status {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         let client = session.client()?;
         let (mut status, shards) = look(&client, self.local).await?;
+        let backups = backups(&client, self.local).await;
         match session.format() {
-            Format::Table | Format::Wide => output::data(page(&status, &shards).as_bytes()),
+            Format::Table | Format::Wide => {
+                output::data(page(&status, &shards, &backups).as_bytes())
+            }
             Format::Name => {
                 output::data(format!("cluster/{}\n", cell(&status, "/cluster")).as_bytes())
             }
             format => {
                 if let Value::Object(status) = &mut status {
                     status.insert("shards".to_owned(), shards);
+                    status.insert("backups".to_owned(), backups);
                 }
                 output::data(output::render_value(format, &status)?.as_bytes())
             }
@@ -102,12 +106,42 @@ async fn shards(client: &Client, local: bool) -> Outcome<Value> {
     Ok(client.call(read("/cluster/shards", local)).await?.body)
 }
 
+/// What became of scheduled backups; null where nobody says.
+async fn backups(client: &Client, local: bool) -> Value {
+    let asked = client.call(read("/cluster/backups", local)).await;
+    asked.map_or(Value::Null, |answer| answer.body)
+}
+
+/// Them in a line, if there is something to say.
+fn backup_line(backups: &Value) -> Option<String> {
+    let every = backups.get("everyHours").and_then(Value::as_u64);
+    let last = text(backups, "/last/at")
+        .map(|at| format!("{at} {}", text(backups, "/last/file").unwrap_or_default()));
+    let mut line = match (last, every) {
+        (Some(last), _) => last,
+        (None, Some(_)) => "none yet".to_owned(),
+        (None, None) if backups.is_null() => return None,
+        (None, None) => return Some("none scheduled".to_owned()),
+    };
+    if let Some(every) = every {
+        line.push_str(&format!(", one every {every} h"));
+    }
+    if backups.get("overdue").and_then(Value::as_bool) == Some(true) {
+        line.push_str(", OVERDUE");
+    }
+    if let Some(error) = text(backups, "/failure/error") {
+        let at = text(backups, "/failure/at").unwrap_or_default();
+        line.push_str(&format!("; failed {at}: {error}"));
+    }
+    Some(line)
+}
+
 /// The leader's id, if there is one.
 pub(crate) fn leader(status: &Value) -> Option<u64> {
     status.get("leader").and_then(Value::as_u64)
 }
 
-fn page(status: &Value, shards: &Value) -> String {
+fn page(status: &Value, shards: &Value, backups: &Value) -> String {
     let mut page = String::new();
     let leader_text = leader(status).map_or("none".to_owned(), |id| format!("replica {id}"));
     for (label, value) in [
@@ -121,6 +155,9 @@ fn page(status: &Value, shards: &Value) -> String {
         ("Answered by", format!("replica {}", cell(status, "/replica"))),
     ] {
         page.push_str(&format!("{label:<12} {value}\n"));
+    }
+    if let Some(line) = backup_line(backups) {
+        page.push_str(&format!("{:<12} {line}\n", "Last backup"));
     }
     page.push('\n');
     page.push_str(&member_table(status, &owned(shards)).render());
@@ -231,7 +268,10 @@ mod tests {
         let owner = |role: &str, owner: &str, shards: u64| json!({"role": role, "owner": owner, "shards": shards});
         let shards = json!({"total": 256, "owners": [owner("scheduler", "1", 86), owner("scheduler", "2", 170),
             owner("controllers", "1", 128), owner("controllers", "2", 128)]});
-        insta::assert_snapshot!(page(&status_sample(), &shards), @r"
+        let backups = json!({"everyHours": 24, "overdue": false,
+            "last": {"at": "2026-11-30T04:00:00Z", "file": "/kept/ln_1.backup"},
+            "failure": {"at": "2026-12-01T04:00:00Z", "error": "no room"}});
+        insta::assert_snapshot!(page(&status_sample(), &shards, &backups), @r"
         Cluster      cl_1
         Lineage      ln_1
         Leader       replica 2
@@ -240,11 +280,21 @@ mod tests {
         Revision     40
         Format       1
         Answered by  replica 2
+        Last backup  2026-11-30T04:00:00Z /kept/ln_1.backup, one every 24 h; failed 2026-12-01T04:00:00Z: no room
 
         REPLICA  STATE               LAST INDEX  LAG  API             PEER            VERSION  SHARDS
         1        follower            42          0    127.0.0.1:7401  127.0.0.1:7411  0.1.0    controllers 128, scheduler 86
         2        leader              42          0    127.0.0.1:7402  127.0.0.1:7412  0.1.0    controllers 128, scheduler 170
         3        follower, away 9 s  35          7    127.0.0.1:7403  127.0.0.1:7413  0.1.0    controllers 0, scheduler 0
         ");
+    }
+
+    #[test]
+    fn what_became_of_backups_is_said_in_a_line() {
+        assert_eq!(backup_line(&Value::Null), None, "nobody says");
+        let said = |value: Value| backup_line(&value).unwrap();
+        assert_eq!(said(json!({"everyHours": null, "last": null})), "none scheduled");
+        let late = json!({"everyHours": 1, "last": null, "overdue": true});
+        assert_eq!(said(late), "none yet, one every 1 h, OVERDUE");
     }
 }
