@@ -237,9 +237,9 @@ fn a_schedule_writes_backups_and_the_doctor_says_when_it_cannot() {
     replicas.write(0, "one");
     replicas.stop(0);
     let config = replicas.dir(0).join("replica.toml");
-    let text = fs::read_to_string(&config).unwrap();
+    let plain = fs::read_to_string(&config).unwrap();
     let directory = directory.display();
-    fs::write(&config, format!("{text}\n[backup]\ndirectory = \"{directory}\"\neveryHours = 1\n"))
+    fs::write(&config, format!("{plain}\n[backup]\ndirectory = \"{directory}\"\neveryHours = 1\n"))
         .unwrap();
     replicas.start_all();
     until("a word of the doctor", || {
