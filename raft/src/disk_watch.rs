@@ -1,4 +1,7 @@
-//! A leader whose disk hangs or has become slow hands over; a replica whose disk is slow says so.
+//! A leader whose disk hangs or has become very slow hands over; a replica whose disk is slow says so.
+//!
+//! A hand-over is an election, and helps only if another disk is better. So a sync hangs only if a successor has made
+//! durable what this replica has not: where all disks are slow, or are one, there is none.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -9,7 +12,12 @@ use openraft::{
 use palisade_state::Rt;
 
 use crate::{
-    Tuning, fault::chain, metrics::Metrics, offload::Disk, sync_times::SyncTimes, types::Raft,
+    Tuning,
+    fault::chain,
+    metrics::Metrics,
+    offload::Disk,
+    sync_times::SyncTimes,
+    types::{LogId, Raft},
 };
 
 /// When the disk is measured after the start: serving comes first.
@@ -18,9 +26,17 @@ const PROBE_AFTER: Duration = Duration::from_secs(2);
 const SLOW_PAUSE: Duration = Duration::from_secs(300);
 /// The shortest time between two attempts while a sync hangs.
 const HUNG_PAUSE: Duration = Duration::from_secs(1);
+/// A sync that takes so many times the longest election time-out hangs. Slow ones take a second on a busy disk, and
+/// writes go on without it: the others make a majority.
+const HUNG_ELECTIONS: u32 = 4;
 
-/// The voter that has the most of the log among those that answered lately; `None` unless this replica leads.
-pub(crate) fn successor<R: AsyncRuntime>(raft: &Raft<R>, answered: Duration) -> Option<u64> {
+/// The voter that has the most of the log among those that answered lately and have everything up to `at_least`;
+/// `None` unless this replica leads.
+pub(crate) fn successor<R: AsyncRuntime>(
+    raft: &Raft<R>,
+    answered: Duration,
+    at_least: u64,
+) -> Option<u64> {
     let shown = raft.metrics().borrow_watched().clone();
     if shown.state != ServerState::Leader {
         return None;
@@ -32,9 +48,10 @@ pub(crate) fn successor<R: AsyncRuntime>(raft: &Raft<R>, answered: Duration) -> 
         let at = acked.get(id).copied().flatten();
         answered == Duration::MAX || at.is_some_and(|at| at.into_inner().elapsed() <= answered)
     };
+    let has = |at: &Option<LogId>| at.map_or(0, |at| at.index) >= at_least;
     let best = matched
         .into_iter()
-        .filter(|(id, _)| *id != shown.id && voters.contains(id) && answers(id))
+        .filter(|(id, at)| *id != shown.id && voters.contains(id) && answers(id) && has(at))
         .max_by_key(|(id, at)| (at.map(|at| at.index), std::cmp::Reverse(*id)));
     best.map(|(id, _)| id)
 }
@@ -71,55 +88,72 @@ impl<R: AsyncRuntime> DiskWatch<R> {
         // A simulated disk counts its syncs.
         let mut is_probed = !self.disk.real;
         let mut not_before = (Duration::ZERO, Duration::ZERO);
+        // Since a sync takes long: the last entry of the log then.
+        let mut hanging = None;
         loop {
             self.rt.sleep(self.tuning.heartbeat).await;
             let now = self.rt.now();
             if !is_probed && now >= begun + PROBE_AFTER {
                 is_probed = true;
-                self.probe().await;
+                // By itself: it may hang like any other sync.
+                let (times, disk, dir) = (self.times.clone(), self.disk.clone(), self.dir.clone());
+                self.rt.spawn("sync-probe", Box::pin(probe(times, disk, dir)));
             }
             let quantiles = self.times.quantiles();
             if let Some(quantiles) = quantiles {
                 self.metrics.wal_sync_p99.set(quantiles.p99.as_secs_f64());
             }
+            let pending = self.times.pending().unwrap_or_default();
+            if pending < self.tuning.election_min {
+                hanging = None;
+            } else if hanging.is_none() {
+                hanging = self.last();
+            }
+            let Some(last) = hanging else { continue };
             let (hung, slow) = &mut not_before;
-            let hangs = self.times.pending().filter(|took| *took > self.tuning.election_min * 2);
-            if let Some(took) = hangs {
-                if now >= *hung && self.hand_over("a sync of the log hangs", took).await {
+            if pending > self.tuning.election_max * HUNG_ELECTIONS {
+                if now >= *hung && self.hand_over("a sync of the log hangs", pending, last).await {
                     *hung = now + HUNG_PAUSE;
                 }
             } else if let Some(quantiles) = quantiles
-                && quantiles.p99 > self.tuning.election_min
+                && quantiles.p50 > self.tuning.election_min
                 && now >= *slow
-                && self.hand_over("syncs of the log are slow", quantiles.p99).await
+                && self.hand_over("syncs of the log are slow", quantiles.p50, last).await
             {
                 *slow = now + SLOW_PAUSE;
             }
         }
     }
 
-    async fn probe(&self) {
-        let (times, files, dir) = (self.times.clone(), self.disk.files.clone(), self.dir.clone());
-        let work = move || times.probe(files.as_ref(), &dir);
-        match self.disk.run("sync-probe", work).await {
-            Ok(Ok(())) => {
-                let shown = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-                if let Some(quantiles) = self.times.quantiles() {
-                    let (p50_us, p99_us) = (shown(quantiles.p50), shown(quantiles.p99));
-                    tracing::info!(p50_us, p99_us, "the disk was measured");
-                }
-            }
-            Ok(Err(error)) | Err(error) => {
-                tracing::warn!(error = chain(&error), "the disk was not measured");
-            }
-        }
+    /// The last entry of the log, durable here or not.
+    fn last(&self) -> Option<u64> {
+        self.raft.metrics().borrow_watched().last_log_index
     }
 
-    async fn hand_over(&self, why: &'static str, took: Duration) -> bool {
-        let Some(to) = successor(&self.raft, self.tuning.election_max) else { return false };
+    async fn hand_over(&self, why: &'static str, took: Duration, at_least: u64) -> bool {
+        let successor = successor(&self.raft, self.tuning.election_max, at_least);
+        let Some(to) = successor else { return false };
         let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         tracing::warn!(successor = to, why, took_ms, "handing leadership over");
         self.metrics.disk_handovers.inc();
         self.raft.trigger().transfer_leader(to).await.is_ok()
+    }
+}
+
+/// Measures the disk and says how it was.
+async fn probe(times: Arc<SyncTimes>, disk: Disk, dir: PathBuf) {
+    let (measured, files) = (times.clone(), disk.files.clone());
+    let work = move || measured.probe(files.as_ref(), &dir);
+    match disk.run("sync-probe", work).await {
+        Ok(Ok(())) => {
+            let shown = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+            if let Some(quantiles) = times.quantiles() {
+                let (p50_us, p99_us) = (shown(quantiles.p50), shown(quantiles.p99));
+                tracing::info!(p50_us, p99_us, "the disk was measured");
+            }
+        }
+        Ok(Err(error)) | Err(error) => {
+            tracing::warn!(error = chain(&error), "the disk was not measured");
+        }
     }
 }

@@ -35,6 +35,7 @@ pub mod peer;
 mod peers;
 mod progress;
 mod proposer;
+mod quorum;
 mod reached;
 mod reads;
 mod refusal;

@@ -1,16 +1,21 @@
-//! The log as openraft sees it: all entries behind the purge point in memory, everything on disk in the WAL.
+//! The log as openraft sees it: the newest entries in memory, everything behind the purge point on disk in the WAL.
 //!
 //! # Invariants
 //! - `LOG-1` An append is acknowledged, and a vote answered, only after the sync that covers it.
 //! - `LOG-2` The WAL forgets an entry only when the *oldest kept* snapshot covers it, so that a damaged newest
-//!   snapshot still leaves a way back. Entries in memory go as soon as openraft is done with them.
+//!   snapshot still leaves a way back.
+//! - `LOG-3` An entry that is not purged leaves memory only when it is durable here and applied, so that nothing can
+//!   truncate it; who asks for it, a follower that is behind, gets it from the WAL.
 
 use std::{
     collections::VecDeque,
     fmt::Debug,
     io,
     ops::{Bound, RangeBounds},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use openraft::{
@@ -21,20 +26,54 @@ use tokio::sync::oneshot;
 
 use crate::{
     fault::{Fault, chain},
+    offload::Disk,
     snapshots::Kept,
     types::{
-        Entry, LogId, TypeConfig, Vote, entry_to_record, record_to_entry, vote_from_wal,
+        Entry, LogId, TypeConfig, Vote, entry_to_record, record_to_entry, term_of, vote_from_wal,
         vote_to_wal,
     },
-    wal::{Handle, Record, Recovered, WalError},
+    wal::{EntryRecord, Handle, LogReader, Record, Recovered, WalError, Wanted},
 };
 
 /// About how many payload bytes one read hands out.
 const READ_BYTES_MAX: usize = 1024 * 1024;
 
+/// Entries that are on disk alone: those behind the purge point and before the ones in memory.
+#[derive(Default)]
+struct Dropped {
+    last: Option<LogId>,
+    /// The terms of all that are not purged, each with the first entry that has it.
+    terms: Vec<(u64, u64)>,
+}
+
+impl Dropped {
+    fn add(&mut self, id: LogId) {
+        let term = term_of(&id);
+        if self.terms.last().is_none_or(|(_, last)| *last != term) {
+            self.terms.push((id.index, term));
+        }
+        self.last = Some(id);
+    }
+
+    fn purge(&mut self, upto: u64) {
+        if self.last.is_some_and(|last| last.index <= upto) {
+            *self = Self::default();
+        }
+        let before = self.terms.partition_point(|(first, _)| *first <= upto + 1);
+        self.terms.drain(..before.saturating_sub(1));
+    }
+}
+
+/// Where the entries from some place on are.
+enum Piece {
+    Memory(Vec<Entry>),
+    Disk(Wanted),
+}
+
 #[derive(Default)]
 struct Tail {
     entries: VecDeque<Entry>,
+    dropped: Dropped,
     vote: Option<Vote>,
     committed: Option<LogId>,
     purged: Option<LogId>,
@@ -48,6 +87,10 @@ pub(crate) struct LogStore {
     wal: Handle,
     kept: Arc<Kept>,
     fault: Arc<Fault>,
+    /// The last entry that is durable here.
+    flushed: Arc<AtomicU64>,
+    /// How entries are read back; without it none leaves memory.
+    disk: Option<(Disk, Arc<LogReader>)>,
 }
 
 impl Tail {
@@ -60,6 +103,19 @@ impl Tail {
         let skip = usize::try_from(start.saturating_sub(first)).unwrap_or(usize::MAX);
         let skip = skip.min(self.entries.len());
         self.entries.range(skip..).take_while(move |entry| entry.log_id.index < end)
+    }
+
+    /// The entries from `start` to before `end`, or where the first of them are; in memory no more than `fits` takes.
+    fn piece(&self, start: u64, end: u64, fits: impl FnMut(&&Entry) -> bool) -> Piece {
+        if let Some(dropped) = self.dropped.last {
+            let start = start.max(self.purged.map_or(0, |purged| purged.index + 1));
+            let end = end.min(dropped.index + 1);
+            if start < end {
+                let terms = self.dropped.terms.clone();
+                return Piece::Disk(Wanted { range: start..end, terms });
+            }
+        }
+        Piece::Memory(self.slice(start, end).take_while(fits).cloned().collect())
     }
 
     fn push(&mut self, entry: Entry) -> io::Result<()> {
@@ -109,11 +165,50 @@ impl LogStore {
             purged: state.purged.map(LogId::from),
             last: state.last.map(LogId::from),
             entries: VecDeque::with_capacity(recovered.entries.len()),
+            dropped: Dropped::default(),
         };
         for record in recovered.entries {
             tail.entries.push_back(record_to_entry(record)?);
         }
-        Ok(Self { tail: Arc::new(Mutex::new(tail)), wal, kept, fault })
+        let flushed = tail.entries.back().map_or(0, |entry| entry.log_id.index);
+        let (tail, flushed) = (Arc::new(Mutex::new(tail)), Arc::new(AtomicU64::new(flushed)));
+        Ok(Self { tail, wal, kept, fault, flushed, disk: None })
+    }
+
+    /// The same, whose entries can leave memory and be read back by `reader`.
+    pub(crate) fn reading(self, disk: Disk, reader: LogReader) -> Self {
+        Self { disk: Some((disk, Arc::new(reader))), ..self }
+    }
+
+    /// Lets go of the oldest entries in memory so that the rest has at most `bytes`; none behind `applied`. Answers how
+    /// many went.
+    pub(crate) fn shorten(&self, bytes: usize, applied: u64) -> usize {
+        if self.disk.is_none() {
+            return 0;
+        }
+        let mut tail = self.tail();
+        let durable = self.flushed.load(Ordering::Acquire);
+        let Some(upto) = tail.excess(bytes).map(|upto| upto.min(applied).min(durable)) else {
+            return 0;
+        };
+        let before = tail.entries.len();
+        while let Some(entry) = tail.entries.pop_front_if(|entry| entry.log_id.index <= upto) {
+            tail.dropped.add(entry.log_id);
+        }
+        let left = tail.entries.len();
+        if tail.entries.capacity() > 4 * left {
+            tail.entries.shrink_to(2 * left);
+        }
+        before - left
+    }
+
+    async fn read_back(&self, wanted: Wanted, bytes: usize) -> io::Result<Vec<Entry>> {
+        let Some((disk, reader)) = self.disk.clone() else {
+            return Err(io::Error::other("entries left memory, and cannot be read back"));
+        };
+        let read = disk.run("log-read", move || reader.read(&wanted, bytes)).await?;
+        let records: Vec<EntryRecord> = read.map_err(io::Error::from)?;
+        records.into_iter().map(|record| Ok(record_to_entry(record)?)).collect()
     }
 
     fn tail(&self) -> MutexGuard<'_, Tail> {
@@ -125,8 +220,10 @@ impl LogStore {
     pub(crate) fn purgeable(&self, bytes: usize) -> Option<u64> {
         let newest = self.kept.newest()?;
         let tail = self.tail();
-        let upto = tail.excess(bytes)?.min(newest.index);
-        tail.first().is_some_and(|first| first <= upto).then_some(upto)
+        let dropped = tail.dropped.last.map(|last| last.index);
+        let upto = tail.excess(bytes).max(dropped)?.min(newest.index);
+        let purged = tail.purged.map_or(0, |purged| purged.index);
+        (upto > purged).then_some(upto)
     }
 
     /// What openraft can see of it, for a comparison with another.
@@ -188,7 +285,22 @@ impl<R: AsyncRuntime> RaftLogReader<TypeConfig<R>> for LogStore {
             Bound::Excluded(end) => *end,
             Bound::Unbounded => u64::MAX,
         };
-        Ok(self.tail().slice(start, end).cloned().collect())
+        let mut entries = Vec::new();
+        let mut next = start;
+        loop {
+            let piece = self.tail().piece(next, end, |_| true);
+            match piece {
+                Piece::Memory(last) => {
+                    entries.extend(last);
+                    return Ok(entries);
+                }
+                Piece::Disk(wanted) => {
+                    let some = self.read_back(wanted, READ_BYTES_MAX).await?;
+                    next = some.last().map_or(end, |last| last.log_id.index + 1);
+                    entries.extend(some);
+                }
+            }
+        }
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
@@ -196,14 +308,16 @@ impl<R: AsyncRuntime> RaftLogReader<TypeConfig<R>> for LogStore {
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
-        let tail = self.tail();
         let mut bytes = 0;
-        let entries = tail.slice(start, end).take_while(|entry| {
+        let piece = self.tail().piece(start, end, |entry| {
             let fits = bytes == 0 || bytes + payload_len(entry) <= READ_BYTES_MAX;
             bytes += payload_len(entry);
             fits
         });
-        Ok(entries.cloned().collect())
+        match piece {
+            Piece::Memory(entries) => Ok(entries),
+            Piece::Disk(wanted) => self.read_back(wanted, READ_BYTES_MAX).await,
+        }
     }
 }
 
@@ -250,22 +364,34 @@ impl<R: AsyncRuntime> RaftLogStorage<TypeConfig<R>> for LogStore {
                 tail.push(entry)?;
             }
         }
+        let (last, flushed) = (records.last().map(|record| record.index), self.flushed.clone());
         self.write(Record::Append(records), true, move |result| {
+            if let (Ok(()), Some(last)) = (&result, last) {
+                flushed.store(last, Ordering::Release);
+            }
             callback.io_completed(result.map_err(io::Error::from));
         });
         Ok(())
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        let keep = last.map_or(0, |last| last.index + 1);
         {
             let mut tail = self.tail();
-            let keep = last.map_or(0, |last| last.index + 1);
+            if tail.dropped.last.is_some_and(|dropped| dropped.index >= keep) {
+                let what = format!("truncating from {keep} on, which was applied");
+                return Err(io::Error::other(what));
+            }
             while tail.entries.back().is_some_and(|entry| entry.log_id.index >= keep) {
                 tail.entries.pop_back();
             }
-            tail.last = tail.entries.back().map(|entry| entry.log_id).or(tail.purged);
+            let before = tail.dropped.last.or(tail.purged);
+            tail.last = tail.entries.back().map(|entry| entry.log_id).or(before);
         }
-        self.write_and_wait(Record::TruncateAfter(last.as_ref().map(Into::into))).await
+        self.write_and_wait(Record::TruncateAfter(last.as_ref().map(Into::into))).await?;
+        // Everything that was appended before has been called back by now.
+        self.flushed.fetch_min(keep.saturating_sub(1), Ordering::AcqRel);
+        Ok(())
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
@@ -276,6 +402,7 @@ impl<R: AsyncRuntime> RaftLogStorage<TypeConfig<R>> for LogStore {
         }
         let leaves_a_hole = {
             let mut tail = self.tail();
+            tail.dropped.purge(upto.index);
             while tail.entries.front().is_some_and(|entry| entry.log_id.index <= upto.index) {
                 tail.entries.pop_front();
             }

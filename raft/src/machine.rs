@@ -173,7 +173,7 @@ impl StateMachine {
         if retired.is_large() {
             let disk = self.shared.snapshots.disk.clone();
             let dropped = async move {
-                let _ = disk.run_behind("retire", move || drop(retired)).await;
+                let _ = disk.run("retire", move || drop(retired)).await;
             };
             self.shared.rt.spawn("retire", Box::pin(dropped));
         }
@@ -197,7 +197,7 @@ impl StateMachine {
 
     fn builder(&self) -> Builder {
         Builder {
-            view: self.machine.published().view(),
+            view: Some(self.machine.published().view()),
             meta: SnapshotMeta {
                 last_log_id: self.last_applied,
                 last_membership: self.membership.clone(),
@@ -282,7 +282,8 @@ fn snapshot_of_nothing() -> Snapshot {
 
 /// Writes one snapshot from a view, while apply goes on.
 pub(crate) struct Builder {
-    view: View,
+    /// Given away when it is written: dropping it where the consensus core runs would hold that up.
+    view: Option<View>,
     meta: SnapshotMeta,
     shared: Arc<Shared>,
 }
@@ -291,10 +292,10 @@ impl<R: AsyncRuntime> RaftSnapshotBuilder<TypeConfig<R>> for Builder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
-        if self.meta.last_log_id.is_none() {
+        let Some(view) = self.view.take().filter(|_| self.meta.last_log_id.is_some()) else {
             return Ok(snapshot_of_nothing());
-        }
-        let written = self.shared.snapshots.write(self.view.clone(), self.meta.clone()).await;
+        };
+        let written = self.shared.snapshots.write(view, self.meta.clone()).await;
         match written {
             Ok(SnapshotData::PutOff) => Ok(snapshot_of_nothing()),
             Ok(data) => {

@@ -58,6 +58,7 @@ pub struct Metrics {
     pub(crate) snapshots_installed: Counter,
     pub(crate) snapshots_sent: Counter,
     pub(crate) append_streams: Counter,
+    pub(crate) entries_dropped: Counter,
     pub(crate) peers_lost: Counter,
     pub(crate) disk_handovers: Counter,
     pub(crate) wal_sync_p99: Gauge<f64, AtomicU64>,
@@ -102,6 +103,12 @@ impl Metrics {
         self.append_streams.get()
     }
 
+    /// Log entries that left memory before they were purged.
+    #[must_use]
+    pub fn entries_dropped(&self) -> u64 {
+        self.entries_dropped.get()
+    }
+
     /// Times that a peer which could be reached no longer could.
     #[must_use]
     pub fn peers_lost(&self) -> u64 {
@@ -131,6 +138,11 @@ impl Metrics {
         add("snapshots_installed", "Snapshots installed from a leader", &self.snapshots_installed);
         add("snapshots_sent", "Snapshots sent to a follower", &self.snapshots_sent);
         add("append_streams", "Append streams begun or tried as leader", &self.append_streams);
+        add(
+            "entries_dropped",
+            "Log entries that left memory before they were purged",
+            &self.entries_dropped,
+        );
         add("peers_lost", "Times that a peer could no longer be reached", &self.peers_lost);
         add("watches_reset", "Watches that were too slow and were reset", &self.watches_reset);
         add(

@@ -16,6 +16,7 @@ use openraft::{AsyncRuntime, errors::ClientWriteError, raft::ClientWriteResult};
 use palisade_state::{
     Command, Outcome, Published, Rt,
     command::{Entry, Form, Kind, Tick},
+    port::timeout,
 };
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -24,6 +25,7 @@ use crate::{
     formats::Build,
     leadership::Leadership,
     machine::Shared,
+    quorum,
     refusal::Refusal,
     store::admit,
     types::{FnResponder, Payload, Raft, TypeConfig},
@@ -38,6 +40,10 @@ const QUEUE: usize = 16 * 1024;
 
 /// Bytes of commands that are proposed and not answered, at most; who proposes more waits.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// How often a leader whom no majority answers looks again, and how often while its pipeline is full.
+const QUORUM_LOOK: Duration = Duration::from_millis(10);
+const SLOT_LOOK: Duration = Duration::from_millis(200);
 
 /// Whoever waits for an outcome.
 pub(crate) enum Answer {
@@ -168,6 +174,8 @@ pub(crate) struct Leader<R: AsyncRuntime> {
     pub(crate) wal: Handle,
     pub(crate) form: Form,
     pub(crate) pipeline: usize,
+    /// How long a leader may append after a majority has answered it.
+    pub(crate) lease: Duration,
     pub(crate) build: Build,
 }
 
@@ -236,8 +244,9 @@ impl<R: AsyncRuntime> Leader<R> {
         let mut stamp = Stamp { term: 0, last: Duration::ZERO };
         let mut waiting = VecDeque::new();
         let mut taken = Vec::new();
+        let mut is_held_up = false;
         loop {
-            let Ok(slot) = slots.clone().acquire_owned().await else { return };
+            let Some(slot) = self.slot(&slots, &mut queue, &mut waiting).await else { return };
             if waiting.is_empty() && queue.0.recv_many(&mut taken, ENTRY_COMMANDS_MAX).await == 0 {
                 return;
             }
@@ -251,6 +260,19 @@ impl<R: AsyncRuntime> Leader<R> {
                 refuse(waiting.drain(..), &Refusal::NotLeader);
                 continue;
             };
+            if let Some(silence) = quorum::silence(&self.raft, &self.leadership, self.lease) {
+                if !std::mem::replace(&mut is_held_up, true) {
+                    tracing::warn!("writes wait: no majority answers this leader");
+                }
+                match quorum::refusal(silence, self.lease) {
+                    Some(refusal) => refuse(waiting.drain(..), &refusal),
+                    None => self.rt.sleep(QUORUM_LOOK).await,
+                }
+                continue;
+            }
+            if std::mem::take(&mut is_held_up) {
+                tracing::warn!("writes go on: a majority answers this leader again");
+            }
             if self.wal.is_low() {
                 refuse(waiting.drain(..), &Refusal::NoSpace);
                 continue;
@@ -267,6 +289,30 @@ impl<R: AsyncRuntime> Leader<R> {
                 continue;
             }
             self.propose(&mut stamp, term, group, slot).await;
+        }
+    }
+
+    /// A place in the pipeline. While there is none because no majority answers, what waits is refused.
+    async fn slot(
+        &self,
+        slots: &Arc<Semaphore>,
+        queue: &mut Waiting,
+        waiting: &mut VecDeque<Proposal>,
+    ) -> Option<OwnedSemaphorePermit> {
+        loop {
+            if let Ok(slot) = slots.clone().try_acquire_owned() {
+                return Some(slot);
+            }
+            let free = slots.clone().acquire_owned();
+            if let Some(slot) = timeout(self.rt.as_ref(), SLOT_LOOK, free).await {
+                return slot.ok();
+            }
+            let silence = quorum::silence(&self.raft, &self.leadership, self.lease);
+            if let Some(refusal) = silence.and_then(|silence| quorum::refusal(silence, self.lease))
+            {
+                waiting.extend(std::iter::from_fn(|| queue.0.try_recv().ok()));
+                refuse(waiting.drain(..), &refusal);
+            }
         }
     }
 

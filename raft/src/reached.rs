@@ -48,7 +48,7 @@ impl<R: AsyncRuntime> Replica<R> {
                 Err(StoreError::NotReached { revision, current })
             }
             Some(Ok(_)) => self.caught_up(revision, patience.saturating_sub(early)).await,
-            None | Some(Err(Refusal::NotLeader | Refusal::Unknown)) => {
+            None | Some(Err(Refusal::NotLeader | Refusal::NoQuorum(_) | Refusal::Unknown)) => {
                 Err(StoreError::NoQuorum { waited_ms: millis(patience) })
             }
             Some(Err(refusal)) => Err(refusal.into_store_error(millis(patience))),

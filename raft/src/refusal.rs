@@ -9,6 +9,8 @@ use crate::peer::wire;
 pub(crate) enum Refusal {
     /// Certain that nothing was applied: ask whoever leads.
     NotLeader,
+    /// Certain that nothing was applied: this replica leads, and no majority has answered it for so many milliseconds.
+    NoQuorum(u64),
     /// It was proposed and its fate is unknown.
     Unknown,
     /// The leader's disk is nearly full.
@@ -27,6 +29,7 @@ impl From<Refusal> for wire::Refusal {
     fn from(refusal: Refusal) -> Self {
         let (why, detail) = match refusal {
             Refusal::NotLeader => (Why::NotLeader, String::new()),
+            Refusal::NoQuorum(silent_ms) => (Why::NoQuorum, silent_ms.to_string()),
             Refusal::Unknown => (Why::Unknown, String::new()),
             Refusal::NoSpace => (Why::NoSpace, String::new()),
             Refusal::TooLarge(what) => (Why::TooLarge, what),
@@ -42,6 +45,7 @@ impl From<wire::Refusal> for Refusal {
         let detail = refusal.detail;
         match Why::try_from(refusal.why) {
             Ok(Why::NotLeader) => Self::NotLeader,
+            Ok(Why::NoQuorum) => Self::NoQuorum(detail.parse().unwrap_or_default()),
             // A reason of a newer build: nothing can be assumed.
             Ok(Why::Unknown) | Err(_) => Self::Unknown,
             Ok(Why::NoSpace) => Self::NoSpace,
@@ -56,7 +60,7 @@ impl Refusal {
     /// What the caller of the store is told; `waited_ms` is how long it waited for a leader.
     pub(crate) fn into_store_error(self, waited_ms: u64) -> StoreError {
         match self {
-            Self::NotLeader => StoreError::NoQuorum { waited_ms },
+            Self::NotLeader | Self::NoQuorum(_) => StoreError::NoQuorum { waited_ms },
             Self::Unknown => StoreError::Unknown,
             Self::NoSpace => StoreError::NoSpace,
             Self::TooLarge(what) => StoreError::TooLarge(what),

@@ -299,7 +299,7 @@ impl<R: AsyncRuntime> Replica<R> {
                     let _ = self.caught_up(outcome.revision, self.tuning.heartbeat * 3).await;
                     return Ok(outcome);
                 }
-                Err(Refusal::NotLeader) => self.pause().await,
+                Err(Refusal::NotLeader | Refusal::NoQuorum(_)) => self.pause().await,
                 Err(Refusal::Unknown) if repeatable => {
                     unknown = true;
                     self.pause().await;
@@ -399,7 +399,7 @@ impl<R: AsyncRuntime> Replica<R> {
 
     async fn hand_over(&self) {
         let me = self.identity.replica.0;
-        let Some(successor) = disk_watch::successor(&self.raft, Duration::MAX) else {
+        let Some(successor) = disk_watch::successor(&self.raft, Duration::MAX, 0) else {
             return;
         };
         tracing::info!(successor, "handing leadership over");

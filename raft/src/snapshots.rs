@@ -274,24 +274,23 @@ impl SnapshotStore {
             membership: serde_json::to_vec(&meta.last_membership)?.into(),
             counts: counts(&view)?,
         };
-        let (disk, dir, room) = (self.disk.clone(), self.dir.clone(), self.room.clone());
-        let before = self.size().take();
+        let (room, before) = (self.room.clone(), self.size().take());
         let work = move || {
-            room.check_for(&view, before)?;
-            let mut writer = SnapshotWriter::create(disk.files.clone(), &dir, head)?;
-            encode::<SnapshotsError>(&view, |chunk| {
-                room.check(chunk.len() as u64)?;
-                Ok(writer.chunk(chunk)?)
-            })?;
-            Ok::<_, SnapshotsError>((writer, disk, dir))
+            let written = write_view(&room, &view, head, before);
+            (view, written)
         };
-        let (writer, disk, dir) = self.disk.run_behind("snapshot-write", work).await??;
+        let (view, written) = self.disk.run_behind("snapshot-write", work).await?;
+        // Not behind the others: what changed meanwhile is freed with it, under locks of the allocator for which
+        // threads wait that must not be held up.
+        let _ = self.disk.run("retire", move || drop(view)).await;
+        let writer = written?;
         let _changing = self.changing.lock().await;
         let is_overtaken = |current: &Current| current.meta.last_log_id > Some(last);
         if self.held().as_ref().is_some_and(is_overtaken) {
             tracing::info!(index = last.index, "a snapshot was overtaken by the leader's");
             return Ok(SnapshotData::PutOff);
         }
+        let (disk, dir) = (self.disk.clone(), self.dir.clone());
         let work = move || {
             let info = writer.finish()?;
             keep_newest(disk.files.as_ref(), &dir, KEEP)?;
@@ -383,6 +382,23 @@ impl SnapshotStore {
         let work = move || SnapshotReader::open(disk.files.as_ref(), &path);
         Ok(self.disk.run("snapshot-read", work).await??)
     }
+}
+
+/// Writes a snapshot of `view`, without a name yet. It blocks.
+fn write_view(
+    room: &Room,
+    view: &View,
+    head: Head,
+    before: Option<u64>,
+) -> Result<SnapshotWriter, SnapshotsError> {
+    let Room { disk, dir, .. } = room;
+    room.check_for(view, before)?;
+    let mut writer = SnapshotWriter::create(disk.files.clone(), dir, head)?;
+    encode::<SnapshotsError>(view, |chunk| {
+        room.check(chunk.len() as u64)?;
+        Ok(writer.chunk(chunk)?)
+    })?;
+    Ok(writer)
 }
 
 /// The openraft part of a header.

@@ -44,7 +44,7 @@ use crate::{
     store::{Answering, Hub, Service},
     sync_times::SyncTimes,
     types::Raft,
-    wal::{self, Driver, Handle, Hooks, Recovered, Running, Wal},
+    wal::{self, Driver, Handle, Hooks, LogReader, Recovered, Running, Wal},
 };
 
 /// Times the log's syncs, and keeps the directory locked for as long as the log's thread lives, however the replica
@@ -60,7 +60,7 @@ impl Hooks for WalHooks {
     }
 }
 
-/// Entries kept in memory behind a snapshot for followers that are a little behind, in bytes.
+/// Entries kept in memory for followers that are a little behind, and kept at all behind a snapshot, in bytes.
 const KEEP_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// What recovery found, ready to run.
@@ -160,7 +160,9 @@ pub(crate) async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartE
     };
     let snapshots = Arc::new(snapshots);
     let log = LogStore::new(handle.clone(), recovered, snapshots.kept.clone(), fault.clone());
-    let log = log.map_err(in_dir)?;
+    let (disk, dir) = (options.disk.clone(), options.dir.join("log"));
+    let reader = LogReader::new(disk.files.clone(), dir, identity);
+    let log = log.map_err(in_dir)?.reading(disk, reader);
     Ok(Recovery { handle, running, log, snapshots, found, fault, log_bytes, times })
 }
 
@@ -498,6 +500,7 @@ impl<R: AsyncRuntime> Parts<R> {
             wal: wal.clone(),
             form: Form { cluster, lineage, epoch },
             pipeline: self.tuning.pipeline,
+            lease: self.tuning.election_max,
             build: self.tuning.build.clone(),
         };
         spawn_until(&self.rt, stop.clone(), "proposer", leader.run(waiting));
@@ -586,11 +589,13 @@ impl<R: AsyncRuntime> Parts<R> {
         let (rt, raft) = (self.rt.clone(), self.raft.clone());
         let every = self.tuning.snapshot_check;
         let mut schedule = Schedule::new(self.tuning.snapshot_log_bytes, every);
-        let metrics = self.shared.metrics.clone();
+        let (metrics, progress) = (self.shared.metrics.clone(), self.shared.progress.clone());
         let snapshots = self.shared.snapshots.clone();
         let task = async move {
             loop {
                 rt.sleep(every).await;
+                let dropped = log.shorten(KEEP_BYTES_MAX, progress.applied());
+                metrics.entries_dropped.inc_by(dropped as u64);
                 // openraft counts entries, and entries can be large.
                 if let Some(upto) = log.purgeable(KEEP_BYTES_MAX)
                     && raft.trigger().purge_log(upto).await.is_err()

@@ -1,6 +1,9 @@
+use std::time::Duration;
+
+use palisade_raft::Tuning;
 use palisade_state::Store;
 
-use crate::support::{Cluster, holds, tuning, write};
+use crate::support::{Cluster, eventually, holds, tuning, write};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restarting_everything_keeps_the_state_and_raises_the_term() {
@@ -48,4 +51,30 @@ async fn a_follower_that_was_away_catches_up() {
     let view = cluster.replica(follower).linearizable().await.unwrap();
     assert_eq!(view.count("t"), 100);
     cluster.same_state().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_gets_what_has_left_the_leaders_memory() {
+    let tuning = Tuning {
+        snapshot_log_bytes: u64::MAX,
+        snapshot_check: Duration::from_millis(10),
+        ..tuning()
+    };
+    let mut cluster = Cluster::formed(tuning).await;
+    let away = cluster.follower().await;
+    cluster.stop(away).await;
+    let leader = cluster.leader().await;
+    // More than the 16 MiB that stay in memory.
+    for number in 0..80 {
+        let value = vec![number; 400_000];
+        write(cluster.replica(leader).as_ref(), &format!("k{number}"), &value).await.unwrap();
+    }
+    let metrics = cluster.replica(leader).metrics().clone();
+    eventually("entries left memory", || (metrics.entries_dropped() > 30).then_some(())).await;
+    cluster.start(away).await;
+    cluster.same_state().await;
+    let follower = cluster.replica(away);
+    assert_eq!(follower.metrics().snapshots_installed(), 0, "it came as entries");
+    let view = follower.view();
+    assert!((0..80).all(|number| holds(&view, &format!("k{number}"))));
 }

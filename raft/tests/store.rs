@@ -1,11 +1,14 @@
 //! The Store service, as a gateway finds it.
 
+use std::time::{Duration, Instant};
+
 use futures::StreamExt;
 use palisade_raft::peer::{
     GatewayStore,
     wire::{
-        Changes, ProposeRequest, ReadRequest, Refusal, Rows, WatchReply, WatchRequest,
-        propose_reply::Result as Proposed, read_reply::Result as Answered, refusal::Why,
+        Changes, ProposeRequest, ReadRequest, Refusal, Rows, WatchManyReply, WatchManyRequest,
+        WatchReply, WatchRequest, propose_reply::Result as Proposed,
+        read_reply::Result as Answered, refusal::Why, watch_many_reply::Result as Many,
         watch_reply::Event,
     },
 };
@@ -95,6 +98,32 @@ async fn a_follower_says_who_leads() {
     assert_eq!(refused.why(), Why::NotLeader);
     let leader = cluster.node(cluster.leader().await);
     assert_eq!(refused.detail, leader.addr.to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_nobody_answers_says_so() {
+    let mut cluster = Cluster::formed(tuning()).await;
+    let leader = cluster.leader().await;
+    let store = cluster.gateway(leader).await;
+    for id in (1..=3).filter(|id| *id != leader) {
+        cluster.kill(id);
+    }
+    let begun = Instant::now();
+    let refused = loop {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "it takes writes and never answers them"
+        );
+        let mut store = store.clone();
+        let command = put("k", b"v");
+        // What it took while its lease lasted is not answered.
+        let proposed = propose(&mut store, &command);
+        if let Ok(answer) = tokio::time::timeout(Duration::from_millis(200), proposed).await {
+            break answer.unwrap_err();
+        }
+    };
+    assert_eq!(refused.why(), Why::NoQuorum);
+    assert!(refused.detail.parse::<u64>().unwrap() >= 3000, "{}", refused.detail);
 }
 
 #[tokio::test]
@@ -269,6 +298,63 @@ async fn a_watch_from_before_the_replica_began_is_reset() {
     }
     let third = propose(&mut leader, &put("c", b"3")).await.unwrap().revision;
     assert_eq!(changes(&mut watch).await.revision, third);
+}
+
+/// The next message of many watches: whose, and what.
+async fn told(replies: &mut tonic::Streaming<WatchManyReply>) -> (u64, Many) {
+    let reply = replies.next().await.unwrap().unwrap();
+    (reply.id, reply.result.unwrap())
+}
+
+fn keys_of(told: Many) -> Vec<String> {
+    match told {
+        Many::Reply(WatchReply { event: Some(Event::Changes(changes)) }) => {
+            changes.rows.iter().map(|row| String::from_utf8(row.key.to_vec()).unwrap()).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn many_watches_share_a_stream() {
+    let (_cluster, mut leader, mut follower) = connected().await;
+    let (tx, rx) = tokio::sync::mpsc::unbounded_channel();
+    let requests = tokio_stream::wrappers::UnboundedReceiverStream::new(rx);
+    let begin = |id, watch| tx.send(WatchManyRequest { id, watch: Some(watch) }).unwrap();
+    let end = |id| tx.send(WatchManyRequest { id, watch: None }).unwrap();
+    begin(1, rows_of("a", None));
+    begin(2, rows_of("", Some("")));
+    let mut replies = follower.watch_many(requests).await.unwrap().into_inner();
+    for _ in 0..2 {
+        assert!(keys_of(told(&mut replies).await.1).is_empty(), "it says where it begins");
+    }
+    propose(&mut leader, &put("a", b"v")).await.unwrap();
+    let mut both = [told(&mut replies).await, told(&mut replies).await];
+    both.sort_by_key(|(id, _)| *id);
+    assert_eq!(
+        both.map(|(id, told)| (id, keys_of(told))),
+        [(1, vec!["a".to_owned()]), (2, vec!["a".to_owned()])]
+    );
+
+    begin(1, rows_of("b", None));
+    match told(&mut replies).await {
+        (1, Many::Refusal(refusal)) => assert_eq!(refusal.why(), Why::Invalid, "{refusal:?}"),
+        other => panic!("{other:?}"),
+    }
+    end(2);
+    begin(3, WatchRequest { work_kind: "no kind".into(), ..WatchRequest::default() });
+    match told(&mut replies).await {
+        (3, Many::Refusal(refusal)) => assert_eq!(refusal.why(), Why::Invalid, "{refusal:?}"),
+        other => panic!("{other:?}"),
+    }
+    // Requests are taken in order, so the second watch has ended by now.
+    propose(&mut leader, &put("b", b"v")).await.unwrap();
+    propose(&mut leader, &put("a", b"v")).await.unwrap();
+    let (id, last) = told(&mut replies).await;
+    assert_eq!((id, keys_of(last)), (1, vec!["a".to_owned()]));
+    end(1);
+    drop(tx);
+    assert!(replies.next().await.is_none(), "nothing is watched any more");
 }
 
 #[tokio::test]

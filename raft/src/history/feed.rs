@@ -74,7 +74,9 @@ pub(crate) struct Feed {
 /// What was taken out of the queue.
 pub(super) struct Taken {
     pub(super) batches: VecDeque<Batch>,
+    /// The last log entry that was applied up to where it was taken, queued or not.
     pub(super) seen: u64,
+    /// Nothing is left, and nothing more will come.
     pub(super) closed: bool,
 }
 
@@ -134,12 +136,21 @@ impl Feed {
         self.notify.notify_one();
     }
 
-    pub(super) fn take(&self) -> Taken {
+    /// Takes what waits, oldest first, until it is more than `bytes`.
+    pub(super) fn take(&self, bytes: usize) -> Taken {
         let mut queue = self.queue();
-        queue.bytes = 0;
         queue.woken = false;
-        let batches = std::mem::take(&mut queue.batches);
-        Taken { batches, seen: queue.seen, closed: queue.closed }
+        let (mut batches, mut taken) = (VecDeque::new(), 0);
+        while taken <= bytes
+            && let Some(batch) = queue.batches.pop_front()
+        {
+            taken += batch.bytes();
+            batches.push_back(batch);
+        }
+        queue.bytes -= taken;
+        let is_all = queue.batches.is_empty();
+        let last = batches.back().map(|batch| batch.last).filter(|_| !is_all);
+        Taken { batches, seen: last.unwrap_or(queue.seen), closed: queue.closed && is_all }
     }
 
     /// Blocks until something waits, it is closed, or `limit` has passed.

@@ -1,6 +1,6 @@
 //! The one who writes history: on a thread of its own, or as a task where nothing blocks.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use palisade_state::{Published, Rt, View};
 
@@ -20,8 +20,10 @@ use crate::offload::Disk;
 const BATCH_MAX: usize = 2000;
 /// Bytes of versions after which a batch is not put off.
 const BATCH_BYTES: usize = 4 << 20;
-/// Versions in one batch.
-const BATCH_VERSIONS_MAX: usize = 20_000;
+/// Versions in one range of one batch, and bytes of them: what is written together takes several times its size in
+/// memory until it is.
+const RANGE_VERSIONS_MAX: usize = 20_000;
+const RANGE_BYTES: usize = 1 << 20;
 /// How long what came first waits before it is looked at: more of it comes.
 const GATHER: Duration = Duration::from_millis(5);
 /// Pause before something that may pass is tried again.
@@ -49,7 +51,7 @@ pub(super) struct Parts {
 pub(super) struct Keeper {
     parts: Parts,
     book: Option<Book>,
-    staged: Vec<Range>,
+    staged: VecDeque<Range>,
     staged_bytes: usize,
     /// Since when something waits to be written.
     since: Option<Duration>,
@@ -72,7 +74,7 @@ impl Keeper {
         Self {
             parts,
             book: None,
-            staged: vec![],
+            staged: VecDeque::new(),
             staged_bytes: 0,
             since: None,
             not_before: Duration::ZERO,
@@ -140,9 +142,9 @@ impl Keeper {
         closed
     }
 
-    /// Takes what waits, and lets go of the views in it.
+    /// Takes what waits, or as much of it as is written together, and lets go of the views in it.
     fn gather(&mut self) -> bool {
-        let taken = self.parts.feed.take();
+        let taken = self.parts.feed.take(BATCH_BYTES);
         let now = self.parts.rt.now();
         if !taken.batches.is_empty() {
             self.since.get_or_insert(now);
@@ -161,7 +163,7 @@ impl Keeper {
                 self.stage(range);
             }
         }
-        let reached = self.staged.last().map_or(0, |range| range.last);
+        let reached = self.staged.back().map_or(0, |range| range.last);
         if versions && !self.is_off && taken.seen > reached && self.is_left_out(taken.seen) {
             self.stage(Range { first: taken.seen + 1, last: taken.seen, ..Range::default() });
         }
@@ -174,19 +176,34 @@ impl Keeper {
     }
 
     fn stage(&mut self, range: Range) {
-        self.staged_bytes += range.bytes();
-        match self.staged.last_mut() {
+        let bytes = range.bytes();
+        self.staged_bytes += bytes;
+        match self.staged.back_mut() {
             Some(last)
                 if last.last + 1 == range.first
                     && range.first <= range.last
-                    && last.versions.len() < BATCH_VERSIONS_MAX =>
+                    && last.versions.len() < RANGE_VERSIONS_MAX
+                    && last.bytes() + bytes <= RANGE_BYTES =>
             {
                 last.last = range.last;
                 last.at_ms = last.at_ms.max(range.at_ms);
                 last.versions.extend(range.versions);
             }
-            _ => self.staged.push(range),
+            _ => self.staged.push_back(range),
         }
+    }
+
+    /// The oldest of what is staged, as much as is written together.
+    fn next_ranges(&mut self) -> Vec<Range> {
+        let (mut ranges, mut bytes) = (vec![], 0);
+        while bytes < RANGE_BYTES
+            && let Some(range) = self.staged.pop_front()
+        {
+            bytes += range.bytes();
+            ranges.push(range);
+        }
+        self.staged_bytes = self.staged_bytes.saturating_sub(bytes);
+        ranges
     }
 
     fn open_if_needed(&mut self) -> Shelved<()> {
@@ -275,22 +292,22 @@ impl Keeper {
     /// Writes everything that waits.
     fn write(&mut self, view: &View) -> Shelved<()> {
         loop {
-            let Some(book) = &mut self.book else { return Ok(()) };
+            let Some(book) = &self.book else { return Ok(()) };
             let (audit, event) = (book.progress.audit_last + 1, book.progress.event_last + 1);
             let events = view.events(event).take(BATCH_MAX);
             let more = More {
                 audit: view.audit(audit).take(BATCH_MAX).cloned().collect(),
                 events: events.map(|(seq, event)| (seq, event.clone())).collect(),
-                ranges: std::mem::take(&mut self.staged),
+                ranges: self.next_ranges(),
             };
-            self.staged_bytes = 0;
             if more.is_empty() {
                 return Ok(());
             }
+            let Some(book) = &mut self.book else { return Ok(()) };
             if let Err(error) = book.append(&more) {
                 // They are nowhere else. What is staged meanwhile is bounded, and so this is.
-                self.staged_bytes = more.ranges.iter().map(Range::bytes).sum();
-                self.staged = more.ranges;
+                self.staged_bytes += more.ranges.iter().map(Range::bytes).sum::<usize>();
+                more.ranges.into_iter().rev().for_each(|range| self.staged.push_front(range));
                 return Err(error);
             }
             if let Some(place) = &self.parts.place {
@@ -335,7 +352,7 @@ impl Keeper {
         self.parts.shared.find("off", why);
         self.parts.shared.withdraw();
         self.book = None;
-        self.staged = vec![];
+        self.staged.clear();
         self.staged_bytes = 0;
         self.is_off = true;
     }

@@ -16,6 +16,7 @@ pub(crate) mod receive;
 mod server;
 mod store_server;
 mod tls;
+mod watches;
 
 #[cfg(test)]
 mod tests;

@@ -1,35 +1,25 @@
-//! The Store service over tonic. Watches go around the generated code: their messages are encoded once for all
-//! watchers, and here are only copied.
+//! The Store service over tonic.
 
 use std::{
     convert::Infallible,
-    pin::Pin,
     task::{Context, Poll},
 };
 
-use bytes::{BufMut, Bytes};
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
-use prost::Message;
-use tonic::{
-    Request, Response, Status, Streaming,
-    body::Body,
-    codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
-    server::{Grpc, NamedService, ServerStreamingService},
-};
+use tonic::{Request, Response, Status, Streaming, body::Body, server::NamedService};
 
 use super::{
     caller::Caller,
     client::MESSAGE_BYTES_MAX,
     gate::{Arrival, Gate},
     server::whole,
+    watches::{self, Call},
     wire::{
         self,
         store_server::{Store, StoreServer},
     },
 };
-use crate::{refusal::Refusal, store::Service};
-
-const WATCH: &str = "/palisade.raft.v1.Store/Watch";
+use crate::store::Service;
 
 /// Answers calls from the local replica.
 struct Served(Service);
@@ -69,85 +59,10 @@ impl tower::Service<http::Request<Body>> for StoreService {
         if let Err(status) = self.gate.check(request.headers(), arrival) {
             return std::future::ready(Ok(status.into_http())).boxed();
         }
-        if request.uri().path() != WATCH {
-            return tower::Service::call(&mut self.inner, request);
+        match Call::of(request.uri().path()) {
+            Some(call) => watches::serve(self.store.clone(), &call, request),
+            None => tower::Service::call(&mut self.inner, request),
         }
-        let store = self.store.clone();
-        let watch = async move {
-            let mut grpc = Grpc::new(Encoded)
-                .apply_max_message_size_config(Some(MESSAGE_BYTES_MAX), Some(MESSAGE_BYTES_MAX));
-            Ok(grpc.server_streaming(Watching(store), request).await)
-        };
-        watch.boxed()
-    }
-}
-
-/// Messages that are encoded already.
-struct Encoded;
-
-impl Codec for Encoded {
-    type Encode = Bytes;
-    type Decode = wire::WatchRequest;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Encoded {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, buf: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buf.put(item);
-        Ok(())
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        // There may be many watches, and most are quiet most of the time.
-        BufferSettings::new(512, 32 * 1024)
-    }
-}
-
-impl Decoder for Encoded {
-    type Item = wire::WatchRequest;
-    type Error = Status;
-
-    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<wire::WatchRequest>, Status> {
-        let request = wire::WatchRequest::decode(buf);
-        request.map(Some).map_err(|error| Status::invalid_argument(error.to_string()))
-    }
-}
-
-fn status(refusal: Refusal) -> Status {
-    match refusal {
-        Refusal::Invalid(what) | Refusal::TooLarge(what) => Status::invalid_argument(what),
-        Refusal::Unavailable(what) => Status::unavailable(what),
-        Refusal::NotLeader | Refusal::Unknown | Refusal::NoSpace => {
-            Status::unavailable("the watch cannot be served now")
-        }
-    }
-}
-
-struct Watching(Service);
-
-impl ServerStreamingService<wire::WatchRequest> for Watching {
-    type Response = Bytes;
-    type ResponseStream = Pin<Box<dyn futures::Stream<Item = Result<Bytes, Status>> + Send>>;
-    type Future = futures::future::Ready<Result<Response<Self::ResponseStream>, Status>>;
-
-    fn call(&mut self, request: Request<wire::WatchRequest>) -> Self::Future {
-        let watcher = self.0.watch(request.into_inner()).map_err(status);
-        futures::future::ready(watcher.map(|watcher| {
-            let messages: Self::ResponseStream = Box::pin(watcher.map(Ok));
-            Response::new(messages)
-        }))
     }
 }
 
@@ -210,6 +125,15 @@ impl Store for Served {
         &self,
         _request: Request<wire::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::internal("watches are served before they come here"))
+    }
+
+    type WatchManyStream = Replies<wire::WatchManyReply>;
+
+    async fn watch_many(
+        &self,
+        _request: Request<Streaming<wire::WatchManyRequest>>,
+    ) -> Result<Response<Self::WatchManyStream>, Status> {
         Err(Status::internal("watches are served before they come here"))
     }
 }

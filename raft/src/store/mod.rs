@@ -5,6 +5,7 @@ mod answering;
 mod batch;
 mod hub;
 mod interest;
+mod many;
 mod message;
 pub(crate) mod rows;
 mod watcher;
@@ -23,6 +24,7 @@ use tokio::sync::mpsc;
 pub(crate) use self::{
     answering::Answering,
     hub::{Hub, Topic},
+    many::{ManyWatches, Told},
     rows::At,
     watcher::Watcher,
 };

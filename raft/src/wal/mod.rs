@@ -11,11 +11,12 @@
 //! log/next-….tmp     the next segment, being zero-filled
 //! ```
 //!
-//! The invariants W1 to W7 are kept in `recover.rs`, `core.rs` and `driver.rs`.
+//! The invariants W1 to W8 are kept in `recover.rs`, `core.rs`, `driver.rs` and `reader.rs`.
 
 mod core;
 mod driver;
 mod error;
+mod reader;
 mod record;
 mod recover;
 mod segment;
@@ -26,6 +27,7 @@ mod witness;
 pub use self::core::Wal;
 pub use self::driver::{Done, Driver, Handle, Running, Stats};
 pub use self::error::WalError;
+pub use self::reader::{LogReader, Wanted};
 pub use self::types::{
     Cut, EntryRecord, Hooks, Identity, NoHooks, Options, Position, Record, Recovered, State, Vote,
 };

@@ -206,7 +206,11 @@ pub(super) enum Found<'a> {
 
 /// Looks at `offset` of the segment whose bytes are `segment`.
 pub(super) fn find(segment: &[u8], number: u64, offset: usize) -> Found<'_> {
-    let rest = segment.get(offset..).unwrap_or_default();
+    find_in(segment.get(offset..).unwrap_or_default(), number, offset as u32)
+}
+
+/// The same in what a segment has from `offset` on.
+pub(super) fn find_in(rest: &[u8], number: u64, offset: u32) -> Found<'_> {
     let Some((head, rest)) = rest.split_at_checked(HEAD) else {
         return if rest.iter().all(|byte| *byte == 0) {
             Found::Nothing
@@ -224,7 +228,7 @@ pub(super) fn find(segment: &[u8], number: u64, offset: usize) -> Found<'_> {
         return Found::Bad("the record's header is damaged");
     };
     let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&preamble(number, offset as u32, kind, synced, len));
+    hasher.update(&preamble(number, offset, kind, synced, len));
     if hasher.clone().finalize() as u16 != check {
         return Found::Bad("the record's header is damaged");
     }

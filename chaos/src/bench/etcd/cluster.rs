@@ -14,6 +14,7 @@ use tonic::transport::Uri;
 
 use super::{
     client::{Caller, Client},
+    system::Resident,
     tls::{self, Family},
     way::{Target, Way},
     wire::etcd::{StatusRequest, maintenance_client::MaintenanceClient},
@@ -237,9 +238,9 @@ impl Cluster {
         self.members.iter().try_for_each(Member::start)
     }
 
-    /// Anonymous resident bytes of each member.
-    pub(super) fn rss_anon(&self) -> Vec<u64> {
-        self.pids().into_iter().filter_map(super::system::rss_anon).collect()
+    /// The memory of each member.
+    pub(super) fn resident(&self) -> Vec<Resident> {
+        self.pids().into_iter().filter_map(super::system::resident).collect()
     }
 }
 

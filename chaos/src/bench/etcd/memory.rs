@@ -11,11 +11,11 @@ use super::{
     fill::{Fill, Overwrites, fill},
     load::{self, Keys, Plan, VALUE_BYTES},
     report::{Goal, Line, Round},
-    system,
+    system::{self, Resident},
     wire::etcd::CompactionRequest,
 };
 use crate::{
-    bench::{Better, Meter, median},
+    bench::{Better, Meter},
     clock::{self, Clock},
 };
 
@@ -40,18 +40,23 @@ pub(super) async fn measure(bench: &mut Bench, rows: u64) -> Result<()> {
     let (mut ours, mut etcd) = (None, None);
     for side in [Side::Etcd, Side::Ours] {
         let Some(cluster) = pair.side(side) else { continue };
-        let bytes = grown(cluster, rows, bench.wants(Measure::Memory)).await?;
+        let each = grown(cluster, rows, bench.wants(Measure::Memory)).await?;
         match side {
-            Side::Ours => ours = Some(bytes),
-            Side::Etcd => etcd = Some(bytes),
+            Side::Ours => ours = Some(each),
+            Side::Etcd => etcd = Some(each),
         }
     }
     if bench.wants(Measure::Memory) {
         let ours = ours.context("nothing was measured")?;
-        let round = Round { ours, peer: etcd, foreign: meter.foreign() };
-        let name = format!("resident memory above empty, {rows} keys of {VALUE_BYTES} bytes, each");
+        let foreign = meter.foreign();
+        let line = |of: &str, goal: Goal, bytes: fn(Each) -> f64| {
+            let round = Round { ours: bytes(ours), peer: etcd.map(bytes), foreign };
+            let name = format!("{of} above empty, {rows} keys of {VALUE_BYTES} bytes, each");
+            Line::new(name, "bytes", &[round], goal, Better::Lower)
+        };
         let goal = Goal::RatioAtMost(0.55);
-        bench.lines.push(Line::new(name, "bytes", &[round], goal, Better::Lower));
+        bench.lines.push(line("resident memory", goal, |each| each.all));
+        bench.lines.push(line("anonymous memory of it", Goal::None, |each| each.anonymous));
     }
     if bench.wants(Measure::Restart) {
         let line = restarts(&pair, rows).await?;
@@ -60,26 +65,39 @@ pub(super) async fn measure(bench: &mut Bench, rows: u64) -> Result<()> {
     Ok(())
 }
 
-/// Fills one side; bytes of anonymous memory for each row in the middle one of the members.
-async fn grown(cluster: &Cluster, rows: u64, settle: bool) -> Result<f64> {
-    let empty = middle(&cluster.rss_anon());
+/// Bytes for each row.
+#[derive(Clone, Copy)]
+struct Each {
+    all: f64,
+    anonymous: f64,
+}
+
+/// Fills one side; what the middle one of the members has grown by for each row.
+async fn grown(cluster: &Cluster, rows: u64, settle: bool) -> Result<Each> {
+    let empty = middle(&cluster.resident());
     let clock = Clock::start();
     fill(cluster, PREFIX, Fill { rows, value_bytes: VALUE_BYTES, together: 100 }).await?;
     let filled = clock.elapsed().as_secs_f64();
     purge(cluster).await?;
-    let full = if settle { settled(cluster).await } else { middle(&cluster.rss_anon()) };
-    let each = (full - empty) / rows as f64;
+    let full = if settle { settled(cluster).await } else { middle(&cluster.resident()) };
+    let each = |full: u64, empty: u64| (full as f64 - empty as f64) / rows as f64;
+    let (all, anonymous) = (each(full.all, empty.all), each(full.anonymous, empty.anonymous));
     eprintln!(
-        "  {rows} keys  {:<8} written in {filled:.1} s; {:.0} MiB empty, {:.0} MiB full: {each:.0} bytes each",
+        "  {rows} keys  {:<8} written in {filled:.1} s; {} MiB empty, {} MiB full: {all:.0} bytes each, {anonymous:.0} \
+         of them anonymous",
         cluster.side.name(),
-        empty / f64::from(1 << 20),
-        full / f64::from(1 << 20),
+        empty.all >> 20,
+        full.all >> 20,
     );
-    Ok(each)
+    Ok(Each { all, anonymous })
 }
 
-fn middle(all: &[u64]) -> f64 {
-    median(&all.iter().map(|bytes| *bytes as f64).collect::<Vec<_>>())
+/// The one in the middle.
+fn middle(members: &[Resident]) -> Resident {
+    let mut sorted = members.to_vec();
+    sorted.sort_by_key(|resident| resident.all);
+    let middle = sorted.get(sorted.len() / 2).copied();
+    middle.unwrap_or(Resident { all: 0, anonymous: 0 })
 }
 
 /// Writes a few rows over and over until both systems have purged their logs, and makes etcd forget
@@ -118,15 +136,15 @@ async fn purge(cluster: &Cluster) -> Result<()> {
 }
 
 /// Waits until memory stays where it is.
-async fn settled(cluster: &Cluster) -> f64 {
+async fn settled(cluster: &Cluster) -> Resident {
     let clock = Clock::start();
-    let mut looks: Vec<f64> = vec![];
+    let mut looks: Vec<u64> = vec![];
     loop {
         clock::sleep(LOOK).await;
-        looks.push(middle(&cluster.rss_anon()));
-        let last = looks.last().copied().unwrap_or(0.0);
-        let recent = looks.iter().rev().take(LOOKS);
-        let is_still = recent.clone().all(|bytes| (bytes - last).abs() <= last * 0.01);
+        let last = middle(&cluster.resident());
+        looks.push(last.all);
+        let mut recent = looks.iter().rev().take(LOOKS);
+        let is_still = recent.all(|bytes| bytes.abs_diff(last.all) <= last.all / 100);
         if (looks.len() >= LOOKS && is_still && cluster.side == Side::Ours)
             || clock.elapsed() > SETTLE_LIMIT
         {
@@ -194,6 +212,7 @@ mod tests {
 
     #[test]
     fn the_middle_member_counts() {
-        assert!((middle(&[30, 10, 20]) - 20.0).abs() < f64::EPSILON);
+        let resident = |all| Resident { all, anonymous: 1 };
+        assert_eq!(middle(&[resident(30), resident(10), resident(20)]), resident(20));
     }
 }

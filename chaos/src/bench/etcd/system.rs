@@ -18,15 +18,27 @@ use crate::{
 pub(super) const TICKS: f64 = 100.0;
 const TMPFS: u64 = 0x0102_1994;
 
-/// Anonymous resident bytes of a process.
-pub(super) fn rss_anon(pid: u32) -> Option<u64> {
-    parse_rss_anon(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+/// The memory that a process has, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Resident {
+    /// All of it, mapped files among it.
+    pub(super) all: u64,
+    /// What no file is behind.
+    pub(super) anonymous: u64,
 }
 
-fn parse_rss_anon(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
+/// The memory that a process has now.
+pub(super) fn resident(pid: u32) -> Option<Resident> {
+    parse_resident(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn parse_resident(text: &str) -> Option<Resident> {
+    let bytes = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    };
+    Some(Resident { all: bytes("VmRSS:")?, anonymous: bytes("RssAnon:")? })
 }
 
 /// CPU ticks of these processes together.
@@ -136,10 +148,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn anonymous_memory_is_read_in_bytes() {
-        assert_eq!(parse_rss_anon("VmRSS:\t  10 kB\nRssAnon:\t    1234 kB\n"), Some(1234 * 1024));
-        assert_eq!(parse_rss_anon("VmRSS:\t  10 kB\n"), None);
-        assert!(rss_anon(std::process::id()).unwrap() > 0);
+    fn memory_is_read_in_bytes() {
+        let read = Some(Resident { all: 2048 * 1024, anonymous: 1234 * 1024 });
+        assert_eq!(parse_resident("VmRSS:\t  2048 kB\nRssAnon:\t    1234 kB\n"), read);
+        assert_eq!(parse_resident("VmRSS:\t  10 kB\n"), None);
+        assert!(resident(std::process::id()).unwrap().anonymous > 0);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Deliveries: one writer, and many watchers that see each of its writes. The next write begins
 //! when the last watcher has seen the one before.
 //!
-//! Watchers share 16 connections. On etcd those of a connection share one stream, as etcd's own
-//! client does it; on Palisade each watch is a call of its own.
+//! Watchers share 16 connections, and those of a connection share one stream: etcd's own client does
+//! it like that, and Palisade has a call for it.
 
 use std::{
     sync::{
@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use futures::{SinkExt, channel::mpsc, future::try_join_all};
+use futures::{SinkExt, channel::mpsc};
 use tokio::{sync::Notify, task::JoinHandle};
 
 use super::{
@@ -22,7 +22,10 @@ use super::{
     load::{self, CONNECTIONS_MAX, Loaded, Plan, Window, value},
     wire::{
         etcd::{WatchCreateRequest, WatchRequest as EtcdWatch, watch_request::RequestUnion},
-        store::{WatchRequest, watch_reply::Event},
+        store::{
+            WatchManyReply, WatchManyRequest, WatchReply, WatchRequest,
+            watch_many_reply::Result as Told, watch_reply::Event,
+        },
     },
 };
 use crate::clock::{self, Clock};
@@ -116,12 +119,10 @@ async fn watch_all(
     let mut watchers = Watchers(Vec::new());
     for (client, share) in connections.into_iter().zip(shares) {
         let more = match client {
-            Client::Etcd { watch, .. } => vec![etcd(watch, share, seen.clone()).await?],
-            Client::Ours(store) => {
-                try_join_all((0..share).map(|_| ours(store.clone(), seen.clone()))).await?
-            }
+            Client::Etcd { watch, .. } => etcd(watch, share, seen.clone()).await?,
+            Client::Ours(store) => ours(store, share, seen.clone()).await?,
         };
-        watchers.0.extend(more);
+        watchers.0.push(more);
     }
     Ok(watchers)
 }
@@ -163,35 +164,52 @@ async fn etcd(
     }))
 }
 
-/// One watch.
+/// That many watches on one stream.
 async fn ours(
     mut store: super::client::OurStore,
+    count: usize,
     seen: Arc<Seen>,
 ) -> Result<JoinHandle<Result<()>>> {
-    let request = WatchRequest {
-        table: TABLE.to_owned(),
-        start: PREFIX.into(),
-        end: Some(PREFIX_END.into()),
-        ..WatchRequest::default()
-    };
-    let mut replies = store.watch(request).await.context("the watch was refused")?.into_inner();
-    // The first message says where it begins.
-    let first = replies.message().await.context("the watch broke")?.context("the watch ended")?;
-    if let Some(Event::Changes(changes)) = first.event
-        && !changes.rows.is_empty()
-    {
-        bail!("a watch from now on begins with something older");
+    let (mut requests, receiver) = mpsc::channel(count);
+    for id in 0..count as u64 {
+        let watch = WatchRequest {
+            table: TABLE.to_owned(),
+            start: PREFIX.into(),
+            end: Some(PREFIX_END.into()),
+            ..WatchRequest::default()
+        };
+        let request = WatchManyRequest { id, watch: Some(watch) };
+        requests.send(request).await.context("the stream ended")?;
+    }
+    let replies = store.watch_many(receiver).await.context("the watches were refused")?;
+    let mut replies = replies.into_inner();
+    // The first message of each says where it begins.
+    for _ in 0..count {
+        let first = replies.message().await.context("the watches broke")?;
+        if told(first.context("the watches ended")?)? > 0 {
+            bail!("a watch from now on begins with something older");
+        }
     }
     Ok(clock::spawn(async move {
-        while let Some(reply) = replies.message().await.context("the watch broke")? {
-            match reply.event {
-                Some(Event::Changes(changes)) => seen.add(changes.rows.len() as u64),
-                Some(Event::Reset(_)) => bail!("a watch was reset: its watcher was too slow"),
-                None => {}
-            }
+        // The stream lives as long as its requests may come.
+        let _requests = requests;
+        while let Some(reply) = replies.message().await.context("the watches broke")? {
+            seen.add(told(reply)?);
         }
-        bail!("the watch ended")
+        bail!("the watches ended")
     }))
+}
+
+/// How many rows a message tells of.
+fn told(reply: WatchManyReply) -> Result<u64> {
+    match reply.result {
+        Some(Told::Reply(WatchReply { event: Some(Event::Changes(changes)) })) => {
+            Ok(changes.rows.len() as u64)
+        }
+        Some(Told::Reply(_)) => bail!("a watch was reset: its watcher was too slow"),
+        Some(Told::Refusal(refusal)) => bail!("a watch was refused: {refusal:?}"),
+        None => Ok(0),
+    }
 }
 
 #[cfg(test)]

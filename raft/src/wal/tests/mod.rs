@@ -3,6 +3,7 @@ mod damage;
 mod driver;
 mod kills;
 mod log;
+mod reader;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
