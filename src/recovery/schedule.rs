@@ -12,7 +12,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use palisade_contract::{
-    Error, Finding, Periodic, ReconcileContext, Reconciler, Result, Run, Severity, ShardBy,
+    Code, Error, Finding, Periodic, ReconcileContext, Reconciler, Result, Run, Severity, ShardBy,
 };
 use palisade_raft::backup::{BackupHead, Info, write_backup};
 use palisade_state::{Table, View};
@@ -99,6 +99,11 @@ fn listed(directory: &Path, lineage: &str, end: &str) -> io::Result<Vec<PathBuf>
     Ok(found)
 }
 
+/// What operators are told: an internal error would hide it.
+fn failed_with(text: impl Into<String>) -> Error {
+    Error::new(Code::ProviderError, text)
+}
+
 /// Writes one, then removes those that are too many.
 fn write_one(
     directory: &Path,
@@ -107,7 +112,7 @@ fn write_one(
     view: &View,
 ) -> Result<(PathBuf, Info)> {
     let failed = |what: &str, error: &io::Error| {
-        Error::internal(format!("cannot {what} {}: {}", directory.display(), chain(error)))
+        failed_with(format!("cannot {what} {}: {}", directory.display(), chain(error)))
     };
     let lineage = head.lineage.clone();
     fs::create_dir_all(directory).map_err(|error| failed("make", &error))?;
@@ -117,7 +122,7 @@ fn write_one(
         let _ = fs::remove_file(part);
     }
     let path = directory.join(file_name(&lineage, head.created_ms));
-    let info = write_backup(&path, head, view).map_err(|error| Error::internal(chain(&error)))?;
+    let info = write_backup(&path, head, view).map_err(|error| failed_with(chain(&error)))?;
     let all = listed(directory, &lineage, END).map_err(|error| failed("list", &error))?;
     let surplus = all.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
     for old in all.iter().take(surplus).filter(|old| **old != path) {
@@ -139,11 +144,11 @@ impl Schedule {
         if let Some(config) = &self.config.s3 {
             let scratch = self.source.scratch();
             let written = s3::write_one(config, keep, scratch, head, view).await;
-            return written.map_err(|error| Error::internal(chain(&error)));
+            return written.map_err(|error| failed_with(chain(&error)));
         }
         let directory = self.config.directory.clone().unwrap_or_default();
         let work = edge::blocking(move || write_one(&directory, keep, head, &view)).await;
-        let panicked = || Error::internal("the thread that writes it panicked");
+        let panicked = || failed_with("the thread that writes it panicked");
         let (path, info) = work.ok_or_else(panicked)??;
         Ok((path.display().to_string(), info))
     }
@@ -153,7 +158,7 @@ impl Schedule {
         let view = store.linearizable().await?;
         let (now_ms, created_ms) = (view.clock().now_ms, cx.context.rt.wall_ms());
         let head = self.source.head(&store.status(), created_ms);
-        let head = head.map_err(|error| Error::internal(chain(&error)))?;
+        let head = head.map_err(|error| failed_with(chain(&error)))?;
         let (file, info) = self.put(head, view).await?;
         tracing::info!(file, bytes = info.file_bytes, "a scheduled backup was written");
         Ok(Scheduled {
