@@ -15,7 +15,7 @@ use palisade_raft::{
     backup::{BackupError, BackupKey, BackupReader, Info},
     offline::{OfflineError, Reborn, seed},
 };
-use palisade_state::{Formation, Tx, command::AuditDraft};
+use palisade_state::{Formation, ReplicaId, Tx, command::AuditDraft};
 use serde_json::json;
 
 use super::renew::renew_specs;
@@ -91,6 +91,17 @@ pub enum RestoreError {
         /// The backup's.
         backup: u64,
     },
+    /// An id was another replica's.
+    #[error(
+        "replica {id} joined the cluster that the backup is of, and its records name it: give the new replica an id that \
+         was never used, such as {free}"
+    )]
+    UsedId {
+        /// The id.
+        id: u64,
+        /// One that is free.
+        free: u64,
+    },
     /// The CA in it cannot be used.
     #[error("the CA in the backup cannot be used")]
     Ca(#[from] PkiError),
@@ -145,6 +156,7 @@ pub fn restore<E: std::error::Error + Send + Sync + 'static>(
     let cluster = new_id("cl");
     let formation = Formation { cluster: cluster.clone(), lineage: lineage.clone(), epoch };
     let mut reborn = Reborn::new(reader.load()?, formation);
+    ids_are_new(&reborn, &options.replicas)?;
     let (token, secret) = (token_id(), NewSecret::generate());
     let admin = Bootstrap { token_id: token.clone(), secret_sha256: secret.sha256() };
     first_entry(&mut reborn, &admin, &head.cluster)?;
@@ -177,6 +189,19 @@ pub fn restore<E: std::error::Error + Send + Sync + 'static>(
     }
     let info = reader.info().clone();
     Ok(Restored { cluster, lineage, epoch, pin: authority.pin(), replicas, context, info })
+}
+
+fn ids_are_new(reborn: &Reborn, replicas: &[NewReplica]) -> Result<(), RestoreError> {
+    let is_taken = |id: u64| {
+        reborn.was_given(ReplicaId(id)) || replicas.iter().any(|replica| replica.id == id)
+    };
+    match replicas.iter().find(|replica| reborn.was_given(ReplicaId(replica.id))) {
+        Some(replica) => {
+            let free = (1..).find(|id| !is_taken(*id)).unwrap_or_default();
+            Err(RestoreError::UsedId { id: replica.id, free })
+        }
+        None => Ok(()),
+    }
 }
 
 /// What the new life begins with: a way in, and a word about where it comes from.

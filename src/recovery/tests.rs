@@ -6,8 +6,9 @@ use palisade_raft::{
     offline::Survivor,
 };
 use palisade_state::{
-    Command, Machine, Position, View,
+    Command, Machine, Position, ReplicaId, Tx, View,
     command::{Entry, FORMAT, Form, Kind},
+    roster::{self, Enrolment, REPLICAS, Replica, Standing},
 };
 
 use super::*;
@@ -40,13 +41,21 @@ fn replica(id: u16) -> NewReplica {
     }
 }
 
+/// A state whose second entry enrolled a replica, number 2.
 fn view(dir: &ReplicaDir) -> View {
     let mut machine = Machine::default();
     let (cluster, lineage) = (dir.identity.cluster.clone(), dir.identity.lineage.clone());
     let form: Command = Kind::Form(Form { cluster, lineage, epoch: 0 }).into();
-    let entry =
-        Entry { format: FORMAT, proposer_term: 9, commands: vec![form], ..Entry::default() };
-    machine.apply(Position { term: 9, index: 1 }, entry).unwrap();
+    let mut tx = Tx::new(machine.published().view());
+    let (peer_addr, api_addr) = ("a:1".to_owned(), "a:2".to_owned());
+    let enrolment = Enrolment { peer_addr, api_addr, replaces: None, at_ms: 0 };
+    roster::enrol(&mut tx, "key", &enrolment).unwrap();
+    tx.put(&REPLICAS, &3, &Replica { standing: Standing::Removed, ..Replica::default() }).unwrap();
+    for (index, command) in (1..).zip([form, tx.build().unwrap().into()]) {
+        let entry =
+            Entry { format: FORMAT, proposer_term: 9, commands: vec![command], ..Entry::default() };
+        machine.apply(Position { term: 9, index }, entry).unwrap();
+    }
     machine.publish();
     machine.published().view()
 }
@@ -71,7 +80,7 @@ fn backed_up(home: &Path) -> (ReplicaDir, RestoreOptions) {
         file,
         key: Some(dir.pki("backup.key")),
         dir: home.join("restored"),
-        replicas: vec![replica(1), replica(2), replica(3)],
+        replicas: vec![replica(1), replica(3), replica(4)],
         fork: false,
         epoch: None,
         context: "r".into(),
@@ -101,6 +110,7 @@ fn a_restored_cluster_is_of_the_same_lineage_and_another_life() {
         assert_eq!((data.identity.clone(), data.members.len()), (dir.identity, 3));
         assert_eq!(data.view().formation().unwrap().cluster, made.cluster);
         assert!(data.term >= 9, "OFF-1");
+        assert!(!roster::is_removed(&data.view(), ReplicaId(3)), "it is another replica 3");
     }
 }
 
@@ -141,7 +151,10 @@ fn what_cannot_be_restored_leaves_nothing() {
     fs::write(&cut, &bytes[..bytes.len() - 1]).unwrap();
     let error = refused(RestoreOptions { file: cut, ..good.clone() });
     assert!(error.to_string().contains("cut short"), "{error}");
-    let two = vec![replica(1), replica(2)];
+    let taken = vec![replica(1), replica(2), replica(3)];
+    let error = refused(RestoreOptions { replicas: taken, ..good.clone() });
+    assert!(matches!(error, RestoreError::UsedId { id: 2, free: 4 }), "{error}");
+    let two = vec![replica(1), replica(3)];
     assert!(matches!(
         refused(RestoreOptions { replicas: two, ..good.clone() }),
         RestoreError::Replicas(_)

@@ -1,9 +1,9 @@
 //! A state on its way into a new life.
 
 use palisade_state::{
-    Formation, Machine, Position, State, Tx, Verdict, View,
+    Formation, Machine, Position, ReplicaId, State, Tx, Verdict, View,
     command::{Entry, FORMAT},
-    rebirth,
+    rebirth, roster,
 };
 
 use super::OfflineError;
@@ -11,13 +11,22 @@ use super::OfflineError;
 /// A state that belongs to a new life of its cluster.
 pub struct Reborn {
     machine: Machine,
+    before: View,
 }
 
 impl Reborn {
     /// The state under its new identity; see [`rebirth`].
     #[must_use]
     pub fn new(state: State, formation: Formation) -> Self {
-        Self { machine: Machine::new(rebirth(state, formation)) }
+        let before = Machine::new(state.clone()).published().view();
+        Self { machine: Machine::new(rebirth(state, formation)), before }
+    }
+
+    /// Whether the old life gave this id to a replica that joined it. Its events and audit records name it, so nobody
+    /// else is to be called that.
+    #[must_use]
+    pub fn was_given(&self, replica: ReplicaId) -> bool {
+        !matches!(roster::enrolment(&self.before, replica), Ok(None))
     }
 
     /// The state.

@@ -1,7 +1,7 @@
 //! What replicas report, the active format, trimming, and a state's next life.
 
 use palisade_state::{
-    Formation, Machine, Outcome, Position, State, Table, Tx, Verdict,
+    Formation, Machine, Outcome, Position, ReplicaId, State, Table, Tx, Verdict,
     command::{
         AuditDraft, Command, Entry, FORMAT, ForgetReplica, Form, Kind, RaiseFormat, ReplicaReport,
         Role, Tick, Trim, WorkerBeat,
@@ -9,6 +9,7 @@ use palisade_state::{
     limits::{AUDIT_MAX, EVENTS_MAX, TRIM_STEP_MAX},
     machine::ApplyError,
     rebirth,
+    roster::{self, Enrolment, Known, REPLICAS, Replica, Standing},
     snapshot::{LoadError, Loader, encode, hash},
 };
 
@@ -219,7 +220,13 @@ fn a_new_life_keeps_everything_but_what_belonged_to_the_replicas() {
     tx.enqueue("kind", "k").unwrap();
     tx.publish("e", "", "s".into(), &serde_json::json!(1));
     tx.audit(AuditDraft::default());
+    let gone = Replica { standing: Standing::Removed, drained: true, ..Replica::default() };
+    tx.put(&REPLICAS, &3, &gone).unwrap();
+    let (peer_addr, api_addr) = ("a:1".to_owned(), "a:2".to_owned());
+    let enrolment = Enrolment { peer_addr, api_addr, replaces: None, at_ms: 0 };
+    roster::enrol(&mut tx, "key", &enrolment).unwrap();
     rig.apply(tx.build().unwrap().into());
+    let enrolled = roster::enrolled_as(&rig.view(), "key").unwrap().unwrap();
     let beat = WorkerBeat {
         worker: "1".into(),
         incarnation: 1,
@@ -238,6 +245,9 @@ fn a_new_life_keeps_everything_but_what_belonged_to_the_replicas() {
         (view.leases().count(), view.sessions().count(), view.replicas().count()),
         (0, 0, 0)
     );
+    for id in [ReplicaId(3), enrolled] {
+        assert_eq!(roster::known(&view, id).unwrap(), Known::Nothing, "of the old life: {id}");
+    }
     assert_eq!(T.get(&view, &"k".to_owned()).unwrap().unwrap().value, 7);
     assert_eq!((view.all_work().count(), view.last_event(), view.last_audit()), (1, 1, 1));
     view.verify_audit().unwrap();
