@@ -184,7 +184,7 @@ async fn start_replica(
     let started = island.handle.spawn(Replica::start(options)).await;
     let started = started.map_err(|error| failed("the replica's start panicked", &error))?;
     let replica = started.map_err(|error| match error {
-        StartError::Removed(told) => Failure::new(Exit::Conflict, told),
+        StartError::Removed(told) | StartError::Copy(told) => Failure::new(Exit::Conflict, told),
         error if error.is_damage() => {
             repairable(&dir.path, failed("cannot start the replica", &error))
         }
@@ -297,7 +297,7 @@ async fn start_modules(registry: &palisade_contract::Registry, context: &Context
 async fn fault(rt: &Rt, replica: &Replica) -> Failure {
     loop {
         if let Some(reason) = replica.fault() {
-            if replica.is_removed() {
+            if replica.is_barred() {
                 return Failure::new(Exit::Conflict, reason);
             }
             return Failure::new(Exit::Error, format!("the replica stopped: {reason}")).hint(

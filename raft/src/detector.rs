@@ -11,6 +11,7 @@
 //!   Reads never rely on leases, which the alarm would shorten.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -166,6 +167,11 @@ fn suspect<R: AsyncRuntime>(shown: &RaftMetrics<TypeConfig<R>>, me: u64) -> Opti
     Some(Suspect { vote: shown.vote, leader, rank: u32::try_from(rank).unwrap_or(u32::MAX) })
 }
 
+/// Whose streams have ended by now: one that is looked at may be an older leader's.
+fn all_ended(first: u64, ended: &mut mpsc::UnboundedReceiver<u64>) -> BTreeSet<u64> {
+    std::iter::once(first).chain(std::iter::from_fn(|| ended.try_recv().ok())).collect()
+}
+
 impl<R: AsyncRuntime> Watchdog<R> {
     fn rt(&self) -> &Rt {
         &self.detector.rt
@@ -178,11 +184,12 @@ impl<R: AsyncRuntime> Watchdog<R> {
     /// Looks at the leader's port whenever its append stream ends.
     pub(crate) async fn watch_streams(self, mut ended: mpsc::UnboundedReceiver<u64>) {
         while let Some(leader) = ended.recv().await {
-            while ended.try_recv().is_ok() {}
+            let gone = all_ended(leader, &mut ended);
             if !self.tuning.refused_means_gone {
                 continue;
             }
-            let Some(suspect) = self.suspect().filter(|suspect| suspect.leader == leader) else {
+            let Some(suspect) = self.suspect().filter(|suspect| gone.contains(&suspect.leader))
+            else {
                 continue;
             };
             let is_gone = self.refuses(&self.addresses.last_good(suspect.leader)).await;
@@ -291,5 +298,20 @@ impl<R: AsyncRuntime> Watchdog<R> {
             self.rt().sleep(LOOK_EVERY).await;
         }
         self.detector.campaigning.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_newer_leaders_stream_is_not_lost_behind_an_older_ones() {
+        let (ended, mut streams) = mpsc::unbounded_channel();
+        for leader in [2, 3] {
+            ended.send(leader).unwrap();
+        }
+        assert_eq!(all_ended(1, &mut streams), BTreeSet::from([1, 2, 3]));
+        assert_eq!(all_ended(4, &mut streams), BTreeSet::from([4]));
     }
 }

@@ -9,7 +9,7 @@ use openraft::{
     AsyncRuntime, ServerState,
     async_runtime::{Instant as _, WatchReceiver},
 };
-use palisade_state::Rt;
+use palisade_state::{Published, ReplicaId, Rt, View, roster};
 
 use crate::{
     Tuning,
@@ -30,10 +30,11 @@ const HUNG_PAUSE: Duration = Duration::from_secs(1);
 /// writes go on without it: the others make a majority.
 const HUNG_ELECTIONS: u32 = 4;
 
-/// The voter that has the most of the log among those that answered lately and have everything up to `at_least`;
-/// `None` unless this replica leads.
-pub(crate) fn successor<R: AsyncRuntime>(
+/// The voter that has the most of the log among those that answered lately, are not drained and have everything up to
+/// `at_least`; `None` unless this replica leads.
+fn successor<R: AsyncRuntime>(
     raft: &Raft<R>,
+    view: &View,
     answered: Duration,
     at_least: u64,
 ) -> Option<u64> {
@@ -46,7 +47,8 @@ pub(crate) fn successor<R: AsyncRuntime>(
     let acked = shown.heartbeat.unwrap_or_default();
     let answers = |id: &u64| {
         let at = acked.get(id).copied().flatten();
-        answered == Duration::MAX || at.is_some_and(|at| at.into_inner().elapsed() <= answered)
+        let is_drained = roster::is_drained(view, ReplicaId(*id));
+        !is_drained && at.is_some_and(|at| at.into_inner().elapsed() <= answered)
     };
     let has = |at: &Option<LogId>| at.map_or(0, |at| at.index) >= at_least;
     let best = matched
@@ -77,6 +79,7 @@ pub(crate) struct DiskWatch<R: AsyncRuntime> {
     pub(crate) disk: Disk,
     pub(crate) dir: PathBuf,
     pub(crate) times: Arc<SyncTimes>,
+    pub(crate) published: Arc<Published>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tuning: Tuning,
 }
@@ -131,7 +134,8 @@ impl<R: AsyncRuntime> DiskWatch<R> {
     }
 
     async fn hand_over(&self, why: &'static str, took: Duration, at_least: u64) -> bool {
-        let successor = successor(&self.raft, self.tuning.election_max, at_least);
+        let view = self.published.view();
+        let successor = successor(&self.raft, &view, self.tuning.election_max, at_least);
         let Some(to) = successor else { return false };
         let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         tracing::warn!(successor = to, why, took_ms, "handing leadership over");

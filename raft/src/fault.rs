@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub(crate) struct Fault {
     reason: Mutex<Option<String>>,
-    removed: AtomicBool,
+    barred: AtomicBool,
     raised: Notify,
 }
 
@@ -27,15 +27,15 @@ impl Fault {
         }
     }
 
-    /// The replica was removed from its cluster.
-    pub(crate) fn remove(&self, reason: String) {
-        if !self.removed.swap(true, Ordering::SeqCst) {
+    /// The replica must not start again from its directory.
+    pub(crate) fn bar(&self, reason: String) {
+        if !self.barred.swap(true, Ordering::SeqCst) {
             self.raise(reason);
         }
     }
 
-    pub(crate) fn is_removed(&self) -> bool {
-        self.removed.load(Ordering::SeqCst)
+    pub(crate) fn is_barred(&self) -> bool {
+        self.barred.load(Ordering::SeqCst)
     }
 
     /// Waits until there is a reason.

@@ -19,6 +19,7 @@ mod exile;
 mod fault;
 mod formats;
 mod forward;
+mod handover;
 pub mod history;
 mod identity;
 mod leadership;

@@ -47,8 +47,8 @@ pub struct Tuning {
     pub report: Duration,
     /// The release that runs; another one than this build only to rehearse an upgrade.
     pub build: Build,
-    /// How long a process waits at its peers while an earlier one under its id has connections, before it is told that
-    /// it is a copy. A dead one is noticed sooner.
+    /// Within this time a process that has ended is noticed by its peers. A process is told that it is a copy when an
+    /// earlier one under its id is heard of so long after it came.
     pub copy_hold: Duration,
 }
 
@@ -195,6 +195,9 @@ pub enum StartError {
     /// The replica was removed from its cluster.
     #[error("{0}")]
     Removed(String),
+    /// The data directory was found to be a copy of another one in use.
+    #[error("{0}")]
+    Copy(String),
     /// The log cannot be opened.
     #[error(transparent)]
     Log(#[from] wal::WalError),

@@ -23,6 +23,7 @@ use crate::{
     Identity, disk_watch,
     fault::Fault,
     forward::Forwarder,
+    handover,
     history::{self, History},
     leadership::Leadership,
     machine::Shared,
@@ -399,7 +400,9 @@ impl<R: AsyncRuntime> Replica<R> {
 
     async fn hand_over(&self) {
         let me = self.identity.replica.0;
-        let Some(successor) = disk_watch::successor(&self.raft, Duration::MAX, 0) else {
+        let view = self.published.view();
+        let answered = self.tuning.election_max;
+        let Some(successor) = handover::successor(&self.raft, &view, answered) else {
             return;
         };
         tracing::info!(successor, "handing leadership over");

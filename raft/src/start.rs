@@ -16,7 +16,7 @@ use crate::{
     detector::{Detector, Watchdog},
     disk::{DirLock, Files},
     disk_watch::DiskWatch,
-    exile::Exile,
+    exile::{self, Barred, Exile},
     fault::{Fault, chain},
     forward::Forwarder,
     history::{self, Feed, Feeder, History, StartHistory},
@@ -29,8 +29,8 @@ use crate::{
     network::Factory,
     options::{ReplicaOptions, StartError, Tuning, Wires},
     peer::{
-        Boot, Door, PeerApi, ServeOptions, TlsState, TonicTransport, Transport, local::Local,
-        receive::Receiving, serve,
+        Boot, Door, HANDSHAKES_MAX, PeerApi, ServeOptions, TlsState, TonicTransport, Transport,
+        local::Local, receive::Receiving, serve,
     },
     peers::Peers,
     progress::Progress,
@@ -84,10 +84,10 @@ fn claim(options: &ReplicaOptions) -> Result<Option<DirLock>, StartError> {
     std::fs::create_dir_all(dir).map_err(in_dir)?;
     let lock = DirLock::acquire(dir)?;
     options.identity.claim(dir)?;
-    match crate::exile::removed(dir, &options.identity) {
-        Ok(None) => Ok(Some(lock)),
-        Ok(Some(told)) => Err(StartError::Removed(told)),
-        Err(source) => Err(in_dir(source)),
+    match exile::barred(dir, &options.identity).map_err(in_dir)? {
+        None => Ok(Some(lock)),
+        Some(Barred::Removed(told)) => Err(StartError::Removed(told)),
+        Some(Barred::Copy(told)) => Err(StartError::Copy(told)),
     }
 }
 
@@ -189,7 +189,7 @@ async fn connect(
     rt: &Rt,
     identity: &Identity,
     wires: Wires,
-    fault: &Arc<Fault>,
+    exile: &Arc<Exile>,
 ) -> Result<Connected, StartError> {
     match wires {
         Wires::Custom(transport) => Ok(Connected { transport, serving: None, listening: None }),
@@ -199,7 +199,7 @@ async fn connect(
             let listener = TcpListener::bind(listen).await.map_err(listen_error)?;
             let listening = Some(listener.local_addr().map_err(listen_error)?);
             let transport = TonicTransport::new(rt.clone(), tls.clone(), identity)
-                .and_then(|transport| transport.booted(&Boot::new(rt), fault.clone()))
+                .and_then(|transport| transport.booted(&Boot::new(rt), exile.clone()))
                 .map_err(|error| StartError::Consensus(error.to_string()))?;
             let serving = Some((listener, tls));
             Ok(Connected { transport: Arc::new(transport), serving, listening })
@@ -244,7 +244,9 @@ impl<R: AsyncRuntime> Replica<R> {
         let recovery = recover(&options).await?;
         let ReplicaOptions { dir, disk, identity, wires, tuning, rt, neighbours } = options;
         let identity = Arc::new(identity);
-        let connected = connect(&rt, &identity, wires, &recovery.fault).await?;
+        let marks = disk.real.then(|| dir.clone());
+        let exile = Arc::new(Exile::new(identity.clone(), recovery.fault.clone(), marks));
+        let connected = connect(&rt, &identity, wires, &exile).await?;
         let me = identity.replica.0;
         let metrics = Arc::new(Metrics::default());
         let shared = share(&rt, &recovery, metrics.clone(), &tuning);
@@ -257,8 +259,6 @@ impl<R: AsyncRuntime> Replica<R> {
         let feed = Arc::new(Feed::new(tuning.history.queue_bytes));
         let feeder = Feeder::new(feed.clone(), !tuning.history.retention.versions.is_zero());
         let machine = StateMachine::new(machine, start, shared.clone(), feeder);
-        let marks = disk.real.then(|| dir.clone());
-        let exile = Arc::new(Exile::new(identity.clone(), recovery.fault.clone(), marks));
         let addresses = Arc::new(Addresses::of(&neighbours.hints));
         let peers = Arc::new(Peers::new(connected.transport.clone(), addresses, exile));
         let factory = Factory {
@@ -415,6 +415,7 @@ impl<R: AsyncRuntime> Parts<R> {
             store,
             door,
             hold: self.tuning.copy_hold,
+            handshakes: HANDSHAKES_MAX,
         };
         serve(listener, options, stopped);
         (Some(tls), Some(stop))
@@ -471,7 +472,7 @@ impl<R: AsyncRuntime> Parts<R> {
         let (raft, fault) = (self.raft.clone(), self.shared.fault.clone());
         let exiled = async move {
             fault.wait().await;
-            if fault.is_removed() && raft.shutdown().await.is_err() {
+            if fault.is_barred() && raft.shutdown().await.is_err() {
                 tracing::warn!("consensus panicked while it stopped");
             }
         };
@@ -551,6 +552,7 @@ impl<R: AsyncRuntime> Parts<R> {
             disk,
             dir,
             times: times.clone(),
+            published: self.published.clone(),
             metrics: self.shared.metrics.clone(),
             tuning: self.tuning.clone(),
         };

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-use palisade_raft::{Identity, Replica, ReplicaOptions, TokioRuntime, Tuning};
+use palisade_raft::{Identity, Replica, ReplicaOptions, StartError, TokioRuntime, Tuning};
 use palisade_state::{ReplicaId, Store};
 
 use crate::support::{CLUSTER, Cluster, LINEAGE, eventually, holds, tuning, write};
@@ -23,6 +23,21 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// Why a replica does not start whose directory was in use a moment ago.
+async fn eventually_unlocked<F>(start: impl Fn() -> F) -> StartError
+where
+    F: Future<Output = Result<Arc<Replica>, StartError>>,
+{
+    for _ in 0..1000 {
+        match start().await {
+            Err(StartError::Lock(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(error) => return error,
+            Ok(_) => panic!("it starts"),
+        }
+    }
+    panic!("it stays locked");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_beside_its_original_is_told_so_and_stops() {
     let mut cluster = Cluster::formed(impatient()).await;
@@ -35,18 +50,21 @@ async fn a_copy_beside_its_original_is_told_so_and_stops() {
     // It calls its leader.
     write(cluster.replica(id).as_ref(), "again", b"v").await.unwrap();
 
-    let identity = Identity {
-        cluster: CLUSTER.into(),
-        lineage: LINEAGE.into(),
-        epoch: 0,
-        replica: ReplicaId(id),
+    let start = || {
+        let identity = Identity {
+            cluster: CLUSTER.into(),
+            lineage: LINEAGE.into(),
+            epoch: 0,
+            replica: ReplicaId(id),
+        };
+        let rt = Arc::new(TokioRuntime::on_own_thread("copy").unwrap());
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let tls = cluster.ca.issue(id);
+        let mut options = ReplicaOptions::new(dir.path().to_owned(), identity, listen, tls, rt);
+        options.tuning = impatient();
+        Replica::start(options)
     };
-    let rt = Arc::new(TokioRuntime::on_own_thread("copy").unwrap());
-    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let tls = cluster.ca.issue(id);
-    let mut options = ReplicaOptions::new(dir.path().to_owned(), identity, listen, tls, rt);
-    options.tuning = impatient();
-    let copied: Arc<Replica> = Replica::start(options).await.unwrap();
+    let copied: Arc<Replica> = start().await.unwrap();
     let fault = eventually("the copy stops", || copied.fault()).await;
     assert!(fault.contains("copied data directory must not run beside its original"), "{fault}");
     let refused = write(copied.as_ref(), "from the copy", b"v").await;
@@ -56,7 +74,19 @@ async fn a_copy_beside_its_original_is_told_so_and_stops() {
     write(original.as_ref(), "after", b"v").await.unwrap();
     let view = original.linearizable().await.unwrap();
     assert!(holds(&view, "after") && !holds(&view, "from the copy"));
+    assert!(copied.is_barred() && !original.is_barred());
     copied.shutdown().await;
+    drop(copied);
+    let again = eventually_unlocked(start).await;
+    assert!(matches!(&again, StartError::Copy(told) if told.contains("copy.json")), "{again}");
+
+    drop(original);
+    cluster.stop(id).await;
+    cluster.start(id).await;
+    let original = cluster.replica(id);
+    write(original.as_ref(), "once more", b"v").await.unwrap();
+    assert_eq!(original.fault(), None);
+    drop(original);
     cluster.same_state().await;
 }
 

@@ -21,6 +21,7 @@ mod quorum;
 mod restart;
 mod resume;
 mod revisions;
+mod roster;
 mod slow_disk;
 mod snapshots;
 mod store;

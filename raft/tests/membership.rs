@@ -10,7 +10,7 @@ use palisade_state::{ReplicaId, Store, port::MemberStatus, roster};
 
 use crate::support::{Cluster, eventually, holds, tuning, write};
 
-fn quick() -> Tuning {
+pub fn quick() -> Tuning {
     let membership = MembershipTuning {
         check: Duration::from_millis(50),
         answer_within: Duration::from_millis(600),
@@ -55,7 +55,7 @@ fn enrolment(key: &str, addr: SocketAddr, replaces: Option<u64>) -> Change {
     }
 }
 
-async fn knock(cluster: &Cluster, id: u64) -> palisade_raft::Secrets {
+pub async fn knock(cluster: &Cluster, id: u64) -> palisade_raft::Secrets {
     let members = cluster.members().into_iter().filter(|member| member.id.0 != id).collect();
     let joining = Joining {
         rt: Arc::new(TokioRuntime::current().unwrap()),
@@ -68,7 +68,7 @@ async fn knock(cluster: &Cluster, id: u64) -> palisade_raft::Secrets {
 }
 
 /// Enrols a replica; it does not run yet.
-async fn enrol(cluster: &mut Cluster, key: &str, replaces: Option<u64>) -> u64 {
+pub async fn enrol(cluster: &mut Cluster, key: &str, replaces: Option<u64>) -> u64 {
     let addr = free_addr();
     let via = cluster.replicas().next().unwrap();
     let id = change(&via, enrolment(key, addr, replaces)).await.unwrap().replica.0;
@@ -77,7 +77,7 @@ async fn enrol(cluster: &mut Cluster, key: &str, replaces: Option<u64>) -> u64 {
 }
 
 /// Enrols and starts a replica.
-async fn joined(cluster: &mut Cluster, key: &str, replaces: Option<u64>) -> u64 {
+pub async fn joined(cluster: &mut Cluster, key: &str, replaces: Option<u64>) -> u64 {
     let id = enrol(cluster, key, replaces).await;
     knock(cluster, id).await;
     cluster.start(id).await;
@@ -85,7 +85,7 @@ async fn joined(cluster: &mut Cluster, key: &str, replaces: Option<u64>) -> u64 
     id
 }
 
-async fn votes(cluster: &Cluster, id: u64) {
+pub async fn votes(cluster: &Cluster, id: u64) {
     let replicas: Vec<_> = cluster.replicas().collect();
     eventually("it votes", || {
         replicas.iter().all(|replica| voters(replica).contains(&id)).then_some(())
@@ -185,7 +185,7 @@ async fn a_removed_replica_says_so_and_never_starts_again() {
     let removed = cluster.replica(gone);
     let told = eventually("it hears of it", || removed.fault()).await;
     assert!(told.contains("was removed from cluster"), "{told}");
-    assert!(removed.is_removed());
+    assert!(removed.is_barred());
     assert!(write(removed.as_ref(), "k", b"v").await.is_err(), "it does not serve");
     cluster.stop(gone).await;
     match cluster.try_start(gone).await {

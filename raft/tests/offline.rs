@@ -6,9 +6,13 @@ use palisade_raft::{
     Member, StartError, Tuning,
     offline::{OfflineError, Reborn, Survivor, seed},
 };
-use palisade_state::{Formation, ReplicaId, Store, Tx, command::AuditDraft};
+use palisade_state::{
+    Formation, ReplicaId, Store, Tx, View,
+    command::AuditDraft,
+    roster::{self, REPLICAS, Replica, Standing},
+};
 
-use crate::support::{Cluster, LINEAGE, holds, tuning, write};
+use crate::support::{Cluster, LINEAGE, eventually, holds, tuning, write};
 
 const NEXT: &str = "cluster-2";
 
@@ -91,6 +95,41 @@ async fn a_cluster_goes_on_in_a_new_life_of_as_many_replicas_as_were_asked_for()
 
 async fn read(cluster: &Cluster, id: u64) -> Survivor {
     try_read(cluster, id).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_removed_or_drained_in_the_old_life_serves_in_the_next() {
+    let mut cluster = Cluster::formed(tuning()).await;
+    for number in 0..50 {
+        write(cluster.replica(1).as_ref(), &format!("k{number}"), b"v").await.unwrap();
+    }
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let survivor = cluster.replica(leader);
+    let mut tx = Tx::new(survivor.linearizable().await.unwrap());
+    let removed = Replica { standing: Standing::Removed, ..Replica::default() };
+    let drained = Replica { drained: true, ..Replica::default() };
+    for id in 1..=3 {
+        let row = if id == follower { &removed } else { &drained };
+        tx.put(&REPLICAS, &id, row).unwrap();
+    }
+    survivor.propose(tx.build().unwrap().into()).await.unwrap();
+    let gone = |view: &View| roster::is_removed(view, ReplicaId(follower)).then_some(());
+    eventually("it is applied", || gone(&survivor.view())).await;
+    drop(survivor);
+    (1..=3).for_each(|id| cluster.kill(id));
+    let survivor = read(&cluster, leader).await;
+    assert!(gone(&survivor.view()).is_some());
+    let mut next = next_life(&cluster, 3);
+    let term = seeded(survivor, &next);
+    goes_on(&mut next, term).await;
+    for replica in next.replicas() {
+        assert_eq!((replica.fault(), replica.is_barred()), (None, false));
+    }
+    // With another one away, the one that was removed votes and is heard.
+    next.kill(leader);
+    let again = next.replica(follower);
+    eventually("it serves", || again.status().leader.filter(|id| id.0 != leader)).await;
+    write(again.as_ref(), "later", b"v").await.unwrap();
 }
 
 /// What has stopped lets go of its lock a moment later.

@@ -12,7 +12,8 @@ use std::{
 
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use palisade_raft::{
-    Disk, Identity, Member, Neighbours, Replica, ReplicaOptions, TokioRuntime, Tuning, Wires,
+    Change, Disk, Identity, Member, Neighbours, Replica, ReplicaOptions, TokioRuntime, Tuning,
+    Wires,
     disk::MemFiles,
     peer::{Answer, Answers, PeerApi, PeerError, Probe, Purpose, Transport, wire},
 };
@@ -38,6 +39,8 @@ struct Ends {
     snapshot_cut: Option<u64>,
     /// Where each stream of a snapshot began, and how many bytes it brought.
     snapshots: Vec<(u64, u64)>,
+    /// Nobody else is heard when it asks for votes.
+    candidate: Option<u64>,
 }
 
 /// Wires that lead straight to the other replica.
@@ -47,6 +50,16 @@ pub struct Direct(Arc<Mutex<Ends>>);
 impl Direct {
     pub fn let_through(&self, through: Through) {
         self.0.lock().unwrap().through = through;
+    }
+
+    /// Lets nobody else ask for votes.
+    fn only_candidate(&self, id: u64) {
+        self.0.lock().unwrap().candidate = Some(id);
+    }
+
+    /// What a replica answers to its peers.
+    fn end(&self, id: u64) -> Arc<dyn PeerApi> {
+        self.0.lock().unwrap().ends[&id].clone()
     }
 
     pub fn cut_snapshots_after(&self, bytes: Option<u64>) {
@@ -121,6 +134,16 @@ impl End {
         };
         wires.ends.get(&self.to).filter(|_| passes).cloned()
     }
+
+    fn voter(&self, request: &wire::VoteRequest) -> Option<Arc<dyn PeerApi>> {
+        let candidate = self.wires.0.lock().unwrap().candidate;
+        let is_heard = candidate.is_none() || candidate == request.vote.map(|vote| vote.node);
+        self.there("vote").filter(|_| is_heard)
+    }
+}
+
+fn away<T: Send + 'static>() -> Answer<T> {
+    std::future::ready(Err(PeerError::Unreachable("away".into()))).boxed()
 }
 
 macro_rules! through {
@@ -128,7 +151,7 @@ macro_rules! through {
         fn $name(&self, $($arg: $of)?) -> Answer<$answer> {
             match self.there(stringify!($name)) {
                 Some(peer) => peer.$name($($arg)?),
-                None => std::future::ready(Err(PeerError::Unreachable("away".into()))).boxed(),
+                None => away(),
             }
         }
     )*};
@@ -142,7 +165,7 @@ impl PeerApi for End {
         chunks: Stream<Result<wire::SnapshotChunk, PeerError>>,
     ) -> Answer<wire::SnapshotReply> {
         let Some(peer) = self.there("snapshot") else {
-            return std::future::ready(Err(PeerError::Unreachable("away".into()))).boxed();
+            return away();
         };
         let wires = self.wires.clone();
         let nth = wires.snapshots().len();
@@ -158,11 +181,17 @@ impl PeerApi for End {
         )
     }
 
+    fn vote(&self, request: wire::VoteRequest) -> Answer<wire::VoteReply> {
+        self.voter(&request).map_or_else(away, |peer| peer.vote(request))
+    }
+
+    fn pre_vote(&self, request: wire::VoteRequest) -> Answer<wire::VoteReply> {
+        self.voter(&request).map_or_else(away, |peer| peer.pre_vote(request))
+    }
+
     through! {
         append(requests: Stream<wire::AppendRequest>) -> Answers<wire::AppendReply>;
         heartbeat(request: wire::AppendRequest) -> wire::AppendReply;
-        vote(request: wire::VoteRequest) -> wire::VoteReply;
-        pre_vote(request: wire::VoteRequest) -> wire::VoteReply;
         transfer(request: wire::TransferRequest) -> wire::TransferReply;
         snapshot_have(head: wire::SnapshotHead) -> wire::SnapshotOffset;
         propose(request: wire::ProposeRequest) -> wire::ProposeReply;
@@ -332,4 +361,67 @@ async fn the_time_without_a_leader_is_not_charged_to_anybody() {
     writing.await.unwrap().unwrap();
     let passed = leader.view().clock().now_ms - before;
     assert!(passed < 8_000, "{passed} ms passed, and a session lives for 10 s");
+}
+
+fn asks(from: u64, change: wire::manage_request::Change) -> wire::ManageRequest {
+    wire::ManageRequest { from, dry_run: false, change: Some(change) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transfer_that_nobody_takes_does_not_end_leadership() {
+    let quick = Tuning { handover: Duration::from_millis(300), ..tuning() };
+    let Simulated { wires, replicas, .. } = formed(quick).await;
+    let leader = replicas[leads(&replicas).await].clone();
+    write(leader.as_ref(), "before", b"v").await.unwrap();
+    let term = leader.status().term;
+    wires.only_candidate(leader.replica().0);
+    let to = replicas.iter().find(|other| other.replica() != leader.replica()).unwrap();
+    let asked = Change::TransferLeader { to: Some(to.replica()) };
+    let refused = leader.manage(asked, false).await.unwrap_err();
+    assert!(refused.detail.contains("did not take leadership in time"), "{refused}");
+    eventually("it leads again", || {
+        (leader.is_leader() && leader.status().term > term).then_some(())
+    })
+    .await;
+    write(leader.as_ref(), "after", b"v").await.unwrap();
+    let view = to.linearizable().await.unwrap();
+    assert!(holds(&view, "before") && holds(&view, "after"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_are_changed_by_members_and_bid_farewell_by_voters() {
+    use wire::manage_request::Change as Asked;
+    let Simulated { wires, replicas, .. } = formed(tuning()).await;
+    let leader = replicas[leads(&replicas).await].clone();
+    let enrol = Change::Enrol {
+        key: "k4".into(),
+        peer_addr: "4".into(),
+        api_addr: "api-4:1".into(),
+        replaces: None,
+    };
+    // It has a certificate, and is no member yet.
+    let stranger = leader.manage(enrol, false).await.unwrap().replica.0;
+    let ask = |to: u64, from: u64, asked: Asked| wires.end(to).manage(asks(from, asked));
+    let (me, other) = (leader.replica().0, if leader.replica().0 == 1 { 2 } else { 1 });
+    let changes = [
+        Asked::Remove(wire::RemoveReplica { replica: other, force: true }),
+        Asked::Drain(wire::DrainReplica { replica: other, undo: false }),
+        Asked::TransferLeader(wire::TransferLeader { to: other }),
+        Asked::Enrol(wire::EnrolReplica::default()),
+    ];
+    for asked in changes {
+        let refused = ask(me, stranger, asked.clone()).await.unwrap_err().to_string();
+        assert!(refused.contains("is no member"), "MEMBER-7: {asked:?}: {refused}");
+    }
+    let farewell = || Asked::Farewell(wire::Farewell { why: "lies".into() });
+    for to in [me, other] {
+        let refused = ask(to, stranger, farewell()).await.unwrap_err().to_string();
+        assert!(refused.contains("does not vote"), "MEMBER-7: {refused}");
+    }
+    assert!(replicas.iter().all(|replica| replica.fault().is_none()));
+    let drain = Asked::Drain(wire::DrainReplica { replica: other, undo: false });
+    ask(me, other, drain).await.unwrap();
+    ask(me, stranger, Asked::Hello(wire::Hello::default())).await.unwrap();
+    ask(other, me, farewell()).await.unwrap();
+    assert!(replicas.iter().any(|replica| replica.is_barred()), "it is the leader's word");
 }

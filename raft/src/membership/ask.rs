@@ -204,9 +204,9 @@ impl<R: AsyncRuntime> Replica<R> {
         self.asking.ask(change, dry_run).await
     }
 
-    /// Whether it was removed from its cluster: it serves no more, and never will.
+    /// Whether it must not start again from its directory: it was removed from its cluster, or is a copy.
     #[must_use]
-    pub fn is_removed(&self) -> bool {
-        self.fault_of().is_removed()
+    pub fn is_barred(&self) -> bool {
+        self.fault_of().is_barred()
     }
 }

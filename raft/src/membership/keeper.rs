@@ -19,6 +19,7 @@ use palisade_state::{
 use serde_json::json;
 
 use super::{MembershipTuning, Result, health, leader::Members};
+use crate::types::Node;
 
 /// How a learner comes along, as this leader has seen it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +130,8 @@ impl<R: AsyncRuntime> Members<R> {
             return Ok(());
         }
         self.settle("it left the membership").await?;
-        self.forget_old_enrolments().await?;
+        self.note_all_joined(&members).await?;
+        self.forget_old_enrolments(&members).await?;
         self.look_at_learners(&members).await?;
         if roster::is_drained(&self.view(), self.identity.replica) {
             let view = self.view();
@@ -180,14 +182,46 @@ impl<R: AsyncRuntime> Members<R> {
         Ok(())
     }
 
-    async fn forget_old_enrolments(&self) -> Result<()> {
+    /// `MEMBER-5`: writes the row of a member that came with an enrolment, if it has none. A leader that makes it a
+    /// learner may be gone, or without room, before it writes that.
+    pub(crate) async fn note_joined(&self, id: u64) -> Result<()> {
+        let Some((_, enrolment)) = roster::enrolment(&self.view(), ReplicaId(id))? else {
+            return Ok(());
+        };
+        let node = self.members().nodes.get(&id).cloned().unwrap_or_else(|| Node {
+            peer_addr: enrolment.peer_addr.clone(),
+            api_addr: enrolment.api_addr.clone(),
+        });
+        let data = json!({ "peerAddr": node.peer_addr, "apiAddr": node.api_addr });
+        self.commit(|tx| {
+            if tx.get(&REPLICAS, &id)?.is_none() {
+                tx.put(&REPLICAS, &id, &roster::Replica::default())?;
+                publish(tx, "replica.joining", id, &data);
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn note_all_joined(&self, members: &health::Members) -> Result<()> {
+        for id in members.nodes.keys() {
+            if REPLICAS.get(&self.view(), id)?.is_none() {
+                self.note_joined(*id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn forget_old_enrolments(&self, members: &health::Members) -> Result<()> {
         let view = self.view();
         let life = self.tuning.membership.enrolment_life;
         let life = u64::try_from(life.as_millis()).unwrap_or(u64::MAX);
         for (_, row) in ENROLMENTS.all(&view)? {
             let id = row.stamp.created_rev;
             let is_old = view.clock().now_ms.saturating_sub(row.value.at_ms) >= life;
-            if is_old && REPLICAS.get(&view, &id)?.is_none() {
+            let has_come = members.nodes.contains_key(&id);
+            if is_old && !has_come && REPLICAS.get(&view, &id)?.is_none() {
                 self.forget_enrolment(id, "nobody came with it").await?;
             }
         }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, future::BoxFuture};
+use futures::FutureExt;
 use openraft::{
     AsyncRuntime, ChangeMembers,
     async_runtime::WatchReceiver,
@@ -26,6 +26,7 @@ use super::{
 use crate::{
     Identity,
     exile::Exile,
+    handover,
     leadership::Leadership,
     options::Tuning,
     peer::{Answer, PeerError, Purpose, wire},
@@ -109,21 +110,29 @@ impl<R: AsyncRuntime> Members<R> {
         self.tuning.membership.answer_within
     }
 
-    /// Answers another replica.
+    /// Answers another replica: `MEMBER-7`.
     pub(crate) fn answer(
         self: Arc<Self>,
         request: wire::ManageRequest,
-    ) -> BoxFuture<'static, wire::ManageReply> {
+    ) -> Answer<wire::ManageReply> {
         async move {
-            if let Some(Asked::Farewell(farewell)) = &request.change {
-                self.exile.begin(&farewell.why);
-                return reply(managed(self.me(), "farewell"));
-            }
-            if let Some(Asked::Hello(hello)) = &request.change {
-                self.peers.addresses().hint(request.from, &hello.peer_addr);
+            let from = request.from;
+            match &request.change {
+                Some(Asked::Farewell(farewell)) => {
+                    self.may_say_farewell(from)?;
+                    self.exile.begin(&farewell.why);
+                    return Ok(reply(managed(self.me(), "farewell")));
+                }
+                Some(Asked::Hello(hello)) => self.peers.addresses().hint(from, &hello.peer_addr),
+                _ => {}
             }
             if self.raft.as_leader().is_ok() {
-                return reply(self.handle(request).await);
+                let is_hello = matches!(request.change, Some(Asked::Hello(_)));
+                if !is_hello && !self.members().nodes.contains_key(&from) {
+                    let why = format!("replica {from} is no member: it may say hello, and no more");
+                    return Err(PeerError::Refused(why));
+                }
+                return Ok(reply(self.handle(request).await));
             }
             let seen = self.leadership.seen();
             let addr = seen.leader.and_then(|id| seen.node(id)).map(|node| node.peer_addr.clone());
@@ -133,9 +142,22 @@ impl<R: AsyncRuntime> Members<R> {
                 ..wire::ManageRefusal::default()
             };
             let result = Some(wire::manage_reply::Result::Refusal(refusal));
-            wire::ManageReply { result }
+            Ok(wire::ManageReply { result })
         }
         .boxed()
+    }
+
+    /// The leader says it: the one that is seen, or one whom this replica, away for a while, knows as a voter. Who knows
+    /// no voter yet believes it.
+    fn may_say_farewell(&self, from: u64) -> std::result::Result<(), PeerError> {
+        let seen = self.leadership.seen();
+        let mut voters = seen.membership.membership().voter_ids().peekable();
+        let is_new = voters.peek().is_none();
+        if seen.leader == Some(from) || is_new || voters.any(|id| id == from) {
+            return Ok(());
+        }
+        tracing::warn!(from, "a farewell of somebody who does not lead was refused");
+        Err(PeerError::Refused(format!("replica {from} does not vote: it cannot remove anybody")))
     }
 
     /// Hands out what only replicas may hold.
@@ -269,8 +291,9 @@ impl<R: AsyncRuntime> Members<R> {
         }
     }
 
-    /// Lets `to` lead, and waits for it.
+    /// Lets `to` lead, and waits for it. When nobody takes leadership, this replica stands again.
     pub(crate) async fn hand_over(&self, to: u64) -> Result<()> {
+        self.has_caught_up(to).await?;
         if let Err(fatal) = self.raft.trigger().transfer_leader(to).await {
             return refuse(Why::Unavailable, fatal.to_string());
         }
@@ -281,8 +304,26 @@ impl<R: AsyncRuntime> Members<R> {
                 refuse(Why::Unknown, format!("replica {to} did not take leadership, another did"))
             }
             None => {
+                handover::take_back(&self.raft, to).await;
                 refuse(Why::NotHealthy, format!("replica {to} did not take leadership in time"))
             }
+        }
+    }
+
+    /// Whether `to` acknowledges now what the log ends with: whoever cannot take entries cannot lead.
+    async fn has_caught_up(&self, to: u64) -> Result<()> {
+        let (last, begun) = (self.members().last, self.rt.now());
+        loop {
+            let matched = self.members().peers.get(&to).map_or(0, |peer| peer.matched);
+            if matched >= last {
+                return Ok(());
+            }
+            if self.rt.now().saturating_sub(begun) >= self.tuning.handover {
+                let lag = last - matched;
+                let what = format!("replica {to} is {lag} entries behind and does not catch up");
+                return refuse(Why::NotHealthy, what);
+            }
+            self.rt.sleep(HEAR_EVERY).await;
         }
     }
 

@@ -6,6 +6,9 @@
 //! # Invariants
 //! - `MEMBER-2` Two changes never overlap: one leader makes them one by one, and openraft refuses a second one.
 //! - `MEMBER-3` A change that a majority of the voters after it does not answer is made by force only.
+//! - `MEMBER-5` A member that came with an enrolment has a row in the roster, whoever led when it came, and an enrolment
+//!   that somebody came with is never forgotten.
+//! - `MEMBER-7` Changes are taken from members; whoever was enrolled may say hello. A farewell is taken from voters.
 
 pub(crate) mod ask;
 pub(crate) mod door;

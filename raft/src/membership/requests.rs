@@ -89,6 +89,7 @@ impl<R: AsyncRuntime> Members<R> {
         }
         if !members.voters.contains(&id) {
             if !dry_run {
+                self.note_joined(id).await?;
                 self.change(ChangeMembers::RemoveNodes(BTreeSet::from([id]))).await?;
                 self.settle("removed by an operator").await?;
             }
@@ -144,11 +145,16 @@ impl<R: AsyncRuntime> Members<R> {
         managed(id, format!("the enrolment of replica {id} is withdrawn"))
     }
 
+    /// `MEMBER-5`: whoever came with it is not forgotten.
     pub(crate) async fn forget_enrolment(&self, id: u64, why: &str) -> Result<()> {
         let Some((key, _)) = roster::enrolment(&self.view(), ReplicaId(id))? else {
             return Ok(());
         };
         self.commit(|tx| {
+            let has_come = tx.get(&REPLICAS, &id)?.is_some();
+            if has_come || self.members().nodes.contains_key(&id) {
+                return refuse(Why::Busy, format!("replica {id} has come meanwhile: ask again"));
+            }
             tx.delete(&ENROLMENTS, &key)?;
             let gone = roster::Replica {
                 standing: Standing::Removed,
@@ -282,6 +288,8 @@ impl<R: AsyncRuntime> Members<R> {
         let wire::Hello { peer_addr, api_addr } = hello;
         let members = self.members();
         if members.nodes.contains_key(&from) {
+            // What an earlier hello may have left undone.
+            self.note_joined(from).await?;
             let asked = wire::SetAddress { replica: from, peer_addr, api_addr };
             return self.set_address(asked, false).await;
         }
@@ -301,15 +309,8 @@ impl<R: AsyncRuntime> Members<R> {
             &node.peer_addr,
             &node.api_addr,
         )?;
-        let data = json!({ "peerAddr": node.peer_addr, "apiAddr": node.api_addr });
         self.change(ChangeMembers::AddNodes(BTreeMap::from([(from, node)]))).await?;
-        self.commit(|tx| {
-            let row = tx.get(&REPLICAS, &from)?.unwrap_or_default();
-            tx.put(&REPLICAS, &from, &row)?;
-            keeper::publish(tx, "replica.joining", from, &data);
-            Ok(())
-        })
-        .await?;
+        self.note_joined(from).await?;
         tracing::info!(replica = from, "a replica joins as a learner");
         managed(from, format!("replica {from} follows, and votes once it has caught up"))
     }

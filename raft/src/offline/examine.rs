@@ -3,7 +3,11 @@
 use std::path::Path;
 
 use super::{OfflineError, survivor::load};
-use crate::{Identity, IdentityError, disk::DirLock, exile};
+use crate::{
+    Identity, IdentityError,
+    disk::DirLock,
+    exile::{self, Barred},
+};
 
 /// A replica's data that can be started from, locked.
 #[derive(Debug)]
@@ -26,10 +30,11 @@ pub fn examine(data: &Path, identity: &Identity) -> Result<Examined, OfflineErro
         let file = data.join("identity.json");
         return Err(IdentityError::Foreign { file, found, expected }.into());
     }
-    let removed = exile::removed(data, identity);
-    let removed = removed.map_err(|source| OfflineError::Dir { dir: data.to_owned(), source })?;
-    if let Some(told) = removed {
-        return Err(OfflineError::Removed(told));
+    let barred = exile::barred(data, identity);
+    match barred.map_err(|source| OfflineError::Dir { dir: data.to_owned(), source })? {
+        None => {}
+        Some(Barred::Removed(told)) => return Err(OfflineError::Removed(told)),
+        Some(Barred::Copy(told)) => return Err(OfflineError::Copy(told)),
     }
     let loaded = load(data, identity)?;
     Ok(Examined { last: loaded.machine.applied().index, _lock: lock })

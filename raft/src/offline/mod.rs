@@ -49,6 +49,9 @@ pub enum OfflineError {
     /// Its replica was removed from the cluster.
     #[error("{0}")]
     Removed(String),
+    /// It is a copy of another directory in use.
+    #[error("{0}")]
+    Copy(String),
     /// It has no identity: no replica has run on it.
     #[error("{} has no identity.json: no replica has ever run on it", dir.display())]
     Unused {

@@ -1,19 +1,25 @@
 //! Which processes call under one replica's id: a directory that was copied and started beside its original is turned
 //! away.
 //!
-//! Each process has a boot id and says it with each call. A connection counts for the boot that called on it first. A
-//! process that was killed or stopped has no connections: the system has closed them, or they do not answer pings.
+//! Each process has a boot id and says it with each call. A connection counts for the boot that called on it first, and
+//! whatever is received on it, be it the answer to a ping, shows that its process lives. A process that was killed or
+//! stopped has no connections: the system has closed them, or they do not answer pings.
 //!
 //! # Invariants
 //! - `BOOT-1` While a process has connections, no younger one under its id is let in: the two might vote twice.
-//! - `BOOT-2` A younger one is told for good to stay away only after the older one has outlived the time in which a dead
-//!   one would have been noticed. So a restart is at most made to wait.
+//! - `BOOT-2` A younger one is told that it is a copy on proof alone: something came from the older one when a dead one
+//!   would long have been noticed. Both held the lock of a directory then, so there are two. A restart is at most made
+//!   to wait.
+//! - `BOOT-3` Who was found to be a copy is never let in, also when the older one has ended, and is in nobody's way.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     fmt,
     str::FromStr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -58,12 +64,40 @@ pub(crate) enum Kept {
     Out(String),
 }
 
+/// Copies of one replica that are remembered.
+const COPIES_MAX: usize = 64;
+
+/// When something was last received on a connection, in microseconds.
+type Heard = Arc<AtomicU64>;
+
 #[derive(Debug, Default)]
 struct Seen {
     /// Connections by boot.
-    connections: BTreeMap<Boot, usize>,
-    /// Since when boots are kept waiting.
-    waiting: BTreeMap<Boot, Duration>,
+    connections: BTreeMap<Boot, Vec<Heard>>,
+    /// When boots called first that have connections, or wait.
+    first: BTreeMap<Boot, Duration>,
+    /// `BOOT-3`, the newest last.
+    copies: VecDeque<Boot>,
+}
+
+impl Seen {
+    /// `BOOT-2`
+    fn find_copies(&mut self, hold: Duration) {
+        let lives_beside = |boot: &Boot, first: &Duration| {
+            let late = micros(first.saturating_add(hold));
+            let mut older = self.connections.range(..boot).flat_map(|(_, heard)| heard);
+            older.any(|heard| heard.load(Ordering::Relaxed) >= late)
+        };
+        let found = self.first.iter().filter(|(boot, first)| lives_beside(boot, first));
+        for boot in found.map(|(boot, _)| *boot).collect::<Vec<_>>() {
+            self.connections.remove(&boot);
+            self.first.remove(&boot);
+            self.copies.push_back(boot);
+            if self.copies.len() > COPIES_MAX {
+                self.copies.pop_front();
+            }
+        }
+    }
 }
 
 /// What is known of all callers' boots.
@@ -76,81 +110,87 @@ pub(crate) struct Boots {
 /// One connection.
 pub(crate) struct Seat {
     boots: Arc<Boots>,
-    taken: Mutex<Option<(u64, Boot)>>,
+    taken: OnceLock<(u64, Boot, Heard)>,
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Boots {
-    /// A younger boot waits for `hold` before it is told to stay away.
+    /// A process is noticed to be dead within `hold`.
     pub(crate) fn new(rt: Rt, hold: Duration) -> Arc<Self> {
         Arc::new(Self { rt, hold, seen: Mutex::default() })
     }
 
     /// For a new connection.
     pub(crate) fn seat(self: &Arc<Self>) -> Arc<Seat> {
-        Arc::new(Seat { boots: self.clone(), taken: Mutex::default() })
+        Arc::new(Seat { boots: self.clone(), taken: OnceLock::new() })
     }
 
     fn seen(&self) -> MutexGuard<'_, BTreeMap<u64, Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check(&self, replica: u64, boot: Boot) -> Result<(), Kept> {
-        let mut all = self.seen();
-        let seen = all.entry(replica).or_default();
-        let older = seen.connections.keys().find(|other| **other < boot);
-        if older.is_none() {
-            seen.waiting.remove(&boot);
-            return Ok(());
-        }
-        let now = self.rt.now();
-        let since = *seen.waiting.entry(boot).or_insert(now);
-        if now.saturating_sub(since) < self.hold {
-            return Err(Kept::Waiting(format!(
-                "an earlier process of replica {replica} still has connections: its successor waits until they end"
-            )));
-        }
-        Err(Kept::Out(format!(
-            "another process runs as replica {replica}, and it was there before this one: a copied data directory must \
-             not run beside its original; stop this process and remove the copy. For one more replica, make a new \
-             directory with `palisade cluster join`"
-        )))
-    }
-
-    fn leave(&self, replica: u64, boot: Boot) {
+    fn leave(&self, replica: u64, boot: Boot, heard: &Heard) {
         let mut all = self.seen();
         let Some(seen) = all.get_mut(&replica) else { return };
-        if let Some(count) = seen.connections.get_mut(&boot) {
-            *count -= 1;
-            if *count == 0 {
+        // What this one heard is proof now or never.
+        seen.find_copies(self.hold);
+        if let Some(connections) = seen.connections.get_mut(&boot) {
+            connections.retain(|other| !Arc::ptr_eq(other, heard));
+            if connections.is_empty() {
                 seen.connections.remove(&boot);
             }
         }
         // Whoever waits goes on waiting across its own connections, for as long as there is something to wait for.
-        let oldest = seen.connections.keys().next().copied();
-        seen.waiting.retain(|waiting, _| oldest.is_some_and(|oldest| oldest < *waiting));
+        let Seen { connections, first, .. } = seen;
+        let oldest = connections.keys().next().copied();
+        first.retain(|boot, _| connections.contains_key(boot) || oldest.is_some_and(|o| o < *boot));
     }
 }
 
 impl Seat {
+    /// Something was received on this connection.
+    pub(crate) fn heard(&self) {
+        if let Some((_, _, heard)) = self.taken.get() {
+            heard.store(micros(self.boots.rt.now()), Ordering::Relaxed);
+        }
+    }
+
     /// Whether a call of this boot on this connection is let in.
     pub(crate) fn check(&self, replica: u64, boot: Boot) -> Result<(), Kept> {
-        {
-            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-            if taken.is_none() {
-                *taken = Some((replica, boot));
-                let mut all = self.boots.seen();
-                *all.entry(replica).or_default().connections.entry(boot).or_default() += 1;
-            }
+        let now = self.boots.rt.now();
+        let mut all = self.boots.seen();
+        let seen = all.entry(replica).or_default();
+        if self.taken.get().is_none() && !seen.copies.contains(&boot) {
+            let heard = Heard::new(AtomicU64::new(micros(now)));
+            seen.connections.entry(boot).or_default().push(heard.clone());
+            seen.first.entry(boot).or_insert(now);
+            // Set once: a connection's calls are let in under the lock.
+            let _ = self.taken.set((replica, boot, heard));
         }
-        self.boots.check(replica, boot)
+        self.heard();
+        seen.find_copies(self.boots.hold);
+        if seen.copies.contains(&boot) {
+            return Err(Kept::Out(format!(
+                "another process runs as replica {replica}, and it was there before this one: a copied data directory \
+                 must not run beside its original"
+            )));
+        }
+        if seen.connections.range(..boot).next().is_none() {
+            return Ok(());
+        }
+        Err(Kept::Waiting(format!(
+            "an earlier process of replica {replica} still has connections: its successor waits until they end"
+        )))
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((replica, boot)) = taken {
-            self.boots.leave(replica, boot);
+        if let Some((replica, boot, heard)) = self.taken.take() {
+            self.boots.leave(replica, boot, &heard);
         }
     }
 }
@@ -198,12 +238,16 @@ mod tests {
         let (rt, boots) = world();
         let (dead, next) = (boots.seat(), boots.seat());
         assert_eq!(dead.check(3, boot(1)), Ok(()));
-        for _ in 0..14 {
+        for second in 0..60 {
             assert!(matches!(next.check(3, boot(2)), Err(Kept::Waiting(_))));
             rt.advance(Duration::from_secs(1));
+            if second < 11 {
+                // What its system sent once more after its end.
+                dead.heard();
+            }
         }
         drop(dead);
-        assert_eq!(next.check(3, boot(2)), Ok(()));
+        assert_eq!(next.check(3, boot(2)), Ok(()), "BOOT-2");
     }
 
     #[test]
@@ -214,9 +258,30 @@ mod tests {
         assert!(matches!(copy.check(3, boot(2)), Err(Kept::Waiting(_))));
         drop(copy);
         rt.advance(HOLD);
+        // It answers a ping.
+        original.heard();
         let copy = boots.seat();
         assert!(matches!(copy.check(3, boot(2)), Err(Kept::Out(_))), "another connection");
         assert_eq!(original.check(3, boot(1)), Ok(()));
+    }
+
+    #[test]
+    fn an_original_that_is_restarted_is_let_in_and_its_copy_never() {
+        let (rt, boots) = world();
+        let (original, copy) = (boots.seat(), boots.seat());
+        assert_eq!(original.check(3, boot(1)), Ok(()));
+        assert!(matches!(copy.check(3, boot(2)), Err(Kept::Waiting(_))));
+        rt.advance(HOLD);
+        original.heard();
+        // The copy does not call again before the original has ended.
+        drop(original);
+        assert!(matches!(copy.check(3, boot(2)), Err(Kept::Out(_))), "BOOT-3");
+        let again = boots.seat();
+        assert_eq!(again.check(3, boot(3)), Ok(()), "the copy is in nobody's way");
+        drop(copy);
+        drop(again);
+        rt.advance(HOLD);
+        assert!(matches!(boots.seat().check(3, boot(2)), Err(Kept::Out(_))), "BOOT-3");
     }
 
     #[test]
@@ -227,6 +292,7 @@ mod tests {
         assert_eq!(original.check(3, boot(1)), Ok(()));
         assert!(matches!(copy.check(3, boot(2)), Err(Kept::Waiting(_))));
         rt.advance(HOLD);
+        assert_eq!(original.check(3, boot(1)), Ok(()));
         assert!(matches!(copy.check(3, boot(2)), Err(Kept::Out(_))));
     }
 }

@@ -33,7 +33,7 @@ use super::{
     tls::server_name,
     wire::{self, admin_client::AdminClient, peer_client::PeerClient, store_client::StoreClient},
 };
-use crate::fault::Fault;
+use crate::exile::Exile;
 
 /// The metadata that each call carries.
 pub(super) const CLUSTER: &str = "palisade-cluster";
@@ -99,8 +99,8 @@ pub(crate) struct TonicTransport {
     rt: Rt,
     tls: Arc<TlsState>,
     caller: Introduction,
-    /// Raised when a peer says that this process is a copy.
-    fault: Option<Arc<Fault>>,
+    /// Told when a peer says that this process is a copy.
+    exile: Option<Arc<Exile>>,
 }
 
 impl TonicTransport {
@@ -112,17 +112,17 @@ impl TonicTransport {
     ) -> Result<Self, tonic::metadata::errors::InvalidMetadataValue> {
         let from = identity.replica.to_string();
         let caller = Introduction::new(&identity.cluster, identity.epoch, &from)?;
-        Ok(Self { rt, tls, caller, fault: None })
+        Ok(Self { rt, tls, caller, exile: None })
     }
 
     /// Says with each call which process calls, and stops the replica when it is a copy.
     pub(crate) fn booted(
         mut self,
         boot: &Boot,
-        fault: Arc<Fault>,
+        exile: Arc<Exile>,
     ) -> Result<Self, tonic::metadata::errors::InvalidMetadataValue> {
         self.caller.boot = Some(boot.to_string().parse()?);
-        self.fault = Some(fault);
+        self.exile = Some(exile);
         Ok(self)
     }
 }
@@ -142,7 +142,7 @@ impl Transport for TonicTransport {
             rt: self.rt.clone(),
             tls: self.tls.clone(),
             caller: self.caller.clone(),
-            fault: self.fault.clone(),
+            exile: self.exile.clone(),
             channel: Mutex::new(None),
             is_refused: AtomicBool::new(false),
         })))
@@ -170,7 +170,7 @@ struct Inner {
     rt: Rt,
     tls: Arc<TlsState>,
     caller: Introduction,
-    fault: Option<Arc<Fault>>,
+    exile: Option<Arc<Exile>>,
     channel: Mutex<Option<Channel>>,
     /// The peer's last word was that this replica is to stay away: logged once.
     is_refused: AtomicBool,
@@ -268,9 +268,9 @@ impl Inner {
                 }
                 let why = status.message().to_owned();
                 if status.metadata().contains_key(COPY)
-                    && let Some(fault) = &self.fault
+                    && let Some(exile) = &self.exile
                 {
-                    fault.raise(format!("replica {} says: {why}", self.peer));
+                    exile.copied(&format!("replica {} says: {why}", self.peer));
                 }
                 if status.metadata().contains_key(REMOVED) {
                     PeerError::Removed(why)

@@ -11,6 +11,14 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+/// What is known of a connection.
+pub(super) trait Tag: Unpin {
+    /// Something was received on it.
+    fn received(&self) {}
+}
+
+impl Tag for () {}
+
 /// A connection with something to know of it.
 pub(super) struct Whole<S, T = ()> {
     stream: S,
@@ -23,13 +31,18 @@ impl<S, T> Whole<S, T> {
     }
 }
 
-impl<S: AsyncRead + Unpin, T: Unpin> AsyncRead for Whole<S, T> {
+impl<S: AsyncRead + Unpin, T: Tag> AsyncRead for Whole<S, T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            self.tag.received();
+        }
+        read
     }
 }
 

@@ -142,7 +142,7 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
     }
 
     fn manage(&self, request: wire::ManageRequest) -> Answer<wire::ManageReply> {
-        self.members.clone().answer(request).map(Ok).boxed()
+        self.members.clone().answer(request)
     }
 
     fn trust(&self, from: u64) -> Answer<wire::TrustReply> {

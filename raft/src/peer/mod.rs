@@ -31,7 +31,7 @@ pub(crate) use self::boots::Boot;
 pub use self::client::Introduction;
 pub(crate) use self::client::TonicTransport;
 pub use self::gateway::{Gateway, GatewayStore};
-pub(crate) use self::server::{ServeOptions, serve};
+pub(crate) use self::server::{HANDSHAKES_MAX, ServeOptions, serve};
 pub(crate) use self::tls::TlsState;
 pub use self::tls::{PeerTls, TlsError};
 

@@ -1,4 +1,7 @@
 //! Serving the peer port: accepts, checks who it is, and hands each call to the local replica.
+//!
+//! # Invariants
+//! - `PEER-4` A vote that a message of consensus carries is its caller's own.
 #![allow(
     clippy::disallowed_methods,
     reason = "the real network is on this side of the Transport port"
@@ -10,7 +13,7 @@ use futures::{Stream, StreamExt, future::BoxFuture, stream::BoxStream};
 use palisade_state::{Rt, port::timeout};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::{
@@ -24,7 +27,7 @@ use super::{
     caller::Caller,
     client::{MESSAGE_BYTES_MAX, REMOVED},
     gate::{Arrival, Gate},
-    io::Whole,
+    io::{Tag, Whole},
     store_server::StoreService,
     wire::{
         self,
@@ -41,12 +44,20 @@ use crate::{
 const PING_EVERY: Duration = Duration::from_secs(3);
 const PING_LIMIT: Duration = Duration::from_secs(8);
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Callers that are not yet known who they are, at a time; others wait to be accepted.
+pub(crate) const HANDSHAKES_MAX: usize = 256;
 
 impl Connected for Whole<TlsStream<TcpStream>, Arrival> {
     type ConnectInfo = Arrival;
 
     fn connect_info(&self) -> Arrival {
         self.tag.clone()
+    }
+}
+
+impl Tag for Arrival {
+    fn received(&self) {
+        self.seat.heard();
     }
 }
 
@@ -62,17 +73,20 @@ pub(crate) struct ServeOptions {
     pub(crate) api: Arc<dyn PeerApi>,
     pub(crate) store: Service,
     pub(crate) door: Arc<dyn Door>,
-    /// How long a process waits while an earlier one under its id has connections.
+    /// Within this time a process that has ended is noticed.
     pub(crate) hold: Duration,
+    /// Handshakes at a time.
+    pub(crate) handshakes: usize,
 }
 
 /// Serves peers on `listener` until `stop` fires or is dropped.
 pub(crate) fn serve(listener: TcpListener, options: ServeOptions, stop: oneshot::Receiver<()>) {
-    let ServeOptions { rt, tls, identity, metrics, api, store, door, hold } = options;
+    let ServeOptions { rt, tls, identity, metrics, api, store, door, hold, handshakes } = options;
     let boots = Boots::new(rt.clone(), hold);
     let (tx, rx) = mpsc::channel(16);
     let (stop_accepting, accepting) = oneshot::channel::<()>();
-    let accept = accept(listener, rt.clone(), tls, metrics.clone(), boots, tx);
+    let handshakes = Arc::new(Semaphore::new(handshakes));
+    let accept = accept(listener, rt.clone(), tls, metrics.clone(), (boots, handshakes), tx);
     rt.spawn(
         "peer-accept",
         Box::pin(async move {
@@ -117,10 +131,11 @@ async fn accept(
     rt: Rt,
     tls: Arc<TlsState>,
     metrics: Arc<Metrics>,
-    boots: Arc<Boots>,
+    (boots, handshakes): (Arc<Boots>, Arc<Semaphore>),
     tx: mpsc::Sender<PeerIo>,
 ) {
-    loop {
+    // It is never closed.
+    while let Ok(permit) = handshakes.clone().acquire_owned().await {
         let (tcp, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -135,6 +150,7 @@ async fn accept(
             "peer-handshake",
             Box::pin(async move {
                 let shaken = timeout(limit_rt.as_ref(), HANDSHAKE_LIMIT, handshake(tcp, &tls, seat)).await;
+                drop(permit);
                 match shaken.unwrap_or_else(|| Err("it did not finish its handshake".into())) {
                     Ok(io) => {
                         let _ = tx.send(io).await;
@@ -209,6 +225,30 @@ fn one<'a, T: Send + 'a>(answer: BoxFuture<'static, Result<T, PeerError>>) -> Se
     Box::pin(async move { Ok(Response::new(answer.await?)) })
 }
 
+/// `PEER-4`
+fn is_own(vote: Option<&wire::Vote>, caller: u64) -> Result<(), PeerError> {
+    match vote {
+        Some(vote) if vote.node != caller => {
+            tracing::warn!(
+                caller,
+                speaks_for = vote.node,
+                "a message under another's vote was refused"
+            );
+            let why = format!("replica {caller} speaks for replica {}", vote.node);
+            Err(PeerError::Refused(why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A request that carries a vote; refused when the vote is not the caller's.
+fn own<T>(request: Request<T>, vote: fn(&T) -> Option<&wire::Vote>) -> Result<T, Status> {
+    let caller = caller(&request)?;
+    let request = request.into_inner();
+    is_own(vote(&request), caller)?;
+    Ok(request)
+}
+
 #[tonic::async_trait]
 impl Peer for Served {
     type AppendStream = Replies<wire::AppendReply>;
@@ -217,7 +257,11 @@ impl Peer for Served {
         &self,
         request: Request<Streaming<wire::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let answers = self.0.append(whole(request.into_inner())).await?;
+        let from = caller(&request)?;
+        let requests = whole(request.into_inner()).take_while(move |request| {
+            std::future::ready(is_own(request.vote.as_ref(), from).is_ok())
+        });
+        let answers = self.0.append(requests.boxed()).await?;
         Ok(Response::new(replies(answers)))
     }
 
@@ -225,37 +269,40 @@ impl Peer for Served {
         &self,
         request: Request<wire::AppendRequest>,
     ) -> Result<Response<wire::AppendReply>, Status> {
-        one(self.0.heartbeat(request.into_inner())).await
+        one(self.0.heartbeat(own(request, |request| request.vote.as_ref())?)).await
     }
 
     async fn vote(
         &self,
         request: Request<wire::VoteRequest>,
     ) -> Result<Response<wire::VoteReply>, Status> {
-        one(self.0.vote(request.into_inner())).await
+        one(self.0.vote(own(request, |request| request.vote.as_ref())?)).await
     }
 
     async fn pre_vote(
         &self,
         request: Request<wire::VoteRequest>,
     ) -> Result<Response<wire::VoteReply>, Status> {
-        one(self.0.pre_vote(request.into_inner())).await
+        one(self.0.pre_vote(own(request, |request| request.vote.as_ref())?)).await
     }
 
     async fn transfer(
         &self,
         request: Request<wire::TransferRequest>,
     ) -> Result<Response<wire::TransferReply>, Status> {
-        one(self.0.transfer(request.into_inner())).await
+        one(self.0.transfer(own(request, |request| request.from.as_ref())?)).await
     }
 
     async fn snapshot(
         &self,
         request: Request<Streaming<wire::SnapshotChunk>>,
     ) -> Result<Response<wire::SnapshotReply>, Status> {
-        let chunks = request
-            .into_inner()
-            .map(|chunk| chunk.map_err(|status| PeerError::Failed(status.message().to_owned())));
+        let from = caller(&request)?;
+        let chunks = request.into_inner().map(move |chunk| {
+            let chunk = chunk.map_err(|status| PeerError::Failed(status.message().to_owned()))?;
+            let vote = chunk.head.as_ref().and_then(|head| head.vote.as_ref());
+            is_own(vote, from).map(|()| chunk)
+        });
         one(self.0.snapshot(chunks.boxed())).await
     }
 
@@ -263,7 +310,7 @@ impl Peer for Served {
         &self,
         request: Request<wire::SnapshotHead>,
     ) -> Result<Response<wire::SnapshotOffset>, Status> {
-        one(self.0.snapshot_have(request.into_inner())).await
+        one(self.0.snapshot_have(own(request, |head| head.vote.as_ref())?)).await
     }
 }
 

@@ -176,6 +176,10 @@ struct Served {
 
 /// Replica 1 of cluster c1, epoch 3.
 async fn served(ca: &Ca) -> Served {
+    served_at_most(ca, HANDSHAKES_MAX).await
+}
+
+async fn served_at_most(ca: &Ca, handshakes: usize) -> Served {
     let rt: Rt = Arc::new(TokioRuntime::current().unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -189,6 +193,7 @@ async fn served(ca: &Ca) -> Served {
         store: Service(Arc::new(StubStore::new(rt.clone()))),
         door: Arc::new(Anybody),
         hold: std::time::Duration::from_secs(15),
+        handshakes,
     };
     let (stop, stopped) = oneshot::channel();
     serve(listener, options, stopped);
@@ -386,6 +391,52 @@ async fn requests_and_replies_stream_in_order_and_end_together() {
     for (number, reply) in replies.into_iter().enumerate() {
         assert_eq!(reply.unwrap(), convert::stopped(number.to_string()));
     }
+}
+
+#[tokio::test]
+async fn who_does_not_say_who_it_is_is_one_of_a_few() {
+    let ca = Ca::new();
+    let served = served_at_most(&ca, 1).await;
+    let silent = tokio::net::TcpStream::connect(served.addr).await.unwrap();
+    let ask = || served.ask(ca.replica(2), 2, identity(2));
+    let early = tokio::time::timeout(std::time::Duration::from_millis(300), ask()).await;
+    assert!(early.is_err(), "it waits for its turn: {early:?}");
+    drop(silent);
+    for _ in 0..10 {
+        if ask().await == Ok(42) {
+            return;
+        }
+    }
+    panic!("its turn never comes");
+}
+
+#[tokio::test]
+async fn nobody_votes_or_leads_under_another_name() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let state = TlsState::new(LINEAGE, 2, ca.replica(2)).unwrap();
+    let peer = served.client(state, &identity(2));
+    let vote = |node| Some(wire::Vote { term: 9, node, committed: true });
+    let append = |node| wire::AppendRequest { vote: vote(node), ..wire::AppendRequest::default() };
+    let ballot = |node| wire::VoteRequest { vote: vote(node), ..wire::VoteRequest::default() };
+    let transfer = |node| wire::TransferRequest { from: vote(node), ..Default::default() };
+    let head = |node| wire::SnapshotHead { vote: vote(node), ..wire::SnapshotHead::default() };
+    for (node, is_refused) in [(2, false), (3, true)] {
+        let told = [
+            peer.heartbeat(append(node)).await.unwrap_err(),
+            peer.vote(ballot(node)).await.unwrap_err(),
+            peer.pre_vote(ballot(node)).await.unwrap_err(),
+            peer.transfer(transfer(node)).await.unwrap_err(),
+            peer.snapshot_have(head(node)).await.unwrap_err(),
+        ];
+        for told in told {
+            let speaks = told.to_string().contains("replica 2 speaks for replica 3");
+            assert_eq!(speaks, is_refused, "PEER-4: {told}");
+        }
+    }
+    let requests = futures::stream::iter([append(2), append(3), append(2)]).boxed();
+    let replies: Vec<_> = peer.append(requests).await.unwrap().collect().await;
+    assert_eq!(replies.len(), 1, "PEER-4: the stream ends there");
 }
 
 #[tokio::test]
