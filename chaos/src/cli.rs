@@ -34,6 +34,8 @@ struct Cli {
 enum Verb {
     /// Faults on real processes while clients work; then everything is checked
     Run(Run),
+    /// Whole clusters in simulated time, under faults that one seed decides
+    Sim(crate::sim::Sim),
     /// Measure
     Bench(Bench),
     /// List the faults and the checks
@@ -155,7 +157,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(cli.verb.filter()));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -163,10 +165,22 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         .init();
     ExitCode::from(match cli.verb {
         Verb::Run(run) => run.run(),
+        Verb::Sim(sim) => sim.run().unwrap_or_else(|message| {
+            eprintln!("error: {message}");
+            USAGE
+        }),
         Verb::Bench(Bench { which: Which::Smoke(smoke) }) => smoke.run(),
         Verb::Bench(Bench { which: Which::Etcd(etcd) }) => etcd.run(),
         Verb::List => list(),
     })
+}
+
+impl Verb {
+    /// What is logged unless the environment says otherwise.
+    fn filter(&self) -> &'static str {
+        // Thousands of runs, each with its broken connections; `--trace` tells of one.
+        if matches!(self, Self::Sim(_)) { "off" } else { "warn" }
+    }
 }
 
 impl Run {
@@ -242,7 +256,7 @@ fn checks_of(names: &[String]) -> Result<Vec<checks::Check>, String> {
     names.iter().map(find).collect()
 }
 
-fn unknown(kind: &str, name: &str, known: impl Iterator<Item = &'static str>) -> String {
+pub(crate) fn unknown(kind: &str, name: &str, known: impl Iterator<Item = &'static str>) -> String {
     let known: Vec<&str> = known.collect();
     let near = known
         .iter()
@@ -345,6 +359,10 @@ async fn stopped() {
 fn list() -> u8 {
     println!("faults");
     for fault in Fault::ALL {
+        println!("  {:<11} {}", fault.name(), fault.describe());
+    }
+    println!("simulated faults");
+    for fault in crate::sim::Fault::ALL {
         println!("  {:<11} {}", fault.name(), fault.describe());
     }
     println!("checks");

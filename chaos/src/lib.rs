@@ -4,7 +4,10 @@
 //! the recorded history. It uses the product as anybody else would, through its command line and
 //! its REST interface, and shares no code with it, so that one error cannot hide in both.
 //!
-//! One thing is shared: `bench etcd` builds commands with the message types of `palisade-state`,
+//! The simulator is the other way round: it runs the product's own code in a simulated world, and
+//! shares everything but the checks.
+//!
+//! One thing more is shared: `bench etcd` builds commands with the message types of `palisade-state`,
 //! since it speaks the replicas' own protocol. No check uses them.
 
 mod bands;
@@ -24,6 +27,7 @@ mod report;
 mod rig;
 mod run;
 mod schedule;
+mod sim;
 mod watch;
 
 pub use cli::main;

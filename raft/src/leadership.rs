@@ -13,6 +13,7 @@ use crate::{
     forward::Forwarder,
     machine::Shared,
     replica::End,
+    runtime::trace,
     stop::Stop,
     types::{Node, Raft, StoredMembership},
 };
@@ -153,6 +154,7 @@ impl<R: AsyncRuntime> Follower<R> {
     fn tell(&self) {
         let seen = self.leadership.seen();
         tracing::info!(leader = seen.leader, term = seen.term, "the leader changed");
+        self.shared.rt.trace(&[trace::LEADER, seen.term, seen.leader.unwrap_or(0)]);
         if seen.leader.is_some() {
             self.shared.metrics.leader_changes.inc();
         }

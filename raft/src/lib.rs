@@ -64,6 +64,6 @@ pub use offload::Disk;
 pub use options::{FormError, LogSizes, Member, ReplicaOptions, StartError, Tuning, Wires};
 pub use peer::{PeerTls, TlsError};
 pub use replica::Replica;
-pub use runtime::TokioRuntime;
+pub use runtime::{TokioRuntime, trace};
 pub use snapshots::SnapshotsError;
 pub use types::TokioExecutor;

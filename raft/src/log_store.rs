@@ -22,6 +22,7 @@ use openraft::{
     AsyncRuntime, LogState, OptionalSend, RaftLogReader,
     storage::{IOFlushed, RaftLogStorage},
 };
+use palisade_state::planted::{self, Defect};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -334,7 +335,11 @@ impl<R: AsyncRuntime> RaftLogStorage<TypeConfig<R>> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
-        self.write_and_wait(Record::Vote(vote_to_wal(vote))).await?;
+        if planted::is(Defect::VoteNotSynced) {
+            self.write(Record::Vote(vote_to_wal(vote)), false, |_| {});
+        } else {
+            self.write_and_wait(Record::Vote(vote_to_wal(vote))).await?;
+        }
         self.tail().vote = Some(*vote);
         Ok(())
     }

@@ -29,6 +29,7 @@ use crate::{
     history::{Applied, Batch, Feeder},
     metrics::Metrics,
     progress::Progress,
+    runtime::trace,
     snapshots::{SnapshotData, SnapshotStore},
     types::{
         Entry, EntryPayload, LogId, Outcomes, Snapshot, SnapshotMeta, StoredMembership, TypeConfig,
@@ -152,6 +153,7 @@ impl StateMachine {
             }
         };
         self.last_applied = Some(entry.log_id);
+        self.shared.rt.trace(&[trace::APPLIED, at.index, at.term]);
         Ok(outcomes)
     }
 

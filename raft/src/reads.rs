@@ -6,8 +6,12 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::{Either, select};
-use openraft::{AsyncRuntime, ReadPolicy};
-use palisade_state::{Rt, port::timeout};
+use openraft::{AsyncRuntime, ReadPolicy, async_runtime::WatchReceiver};
+use palisade_state::{
+    Rt,
+    planted::{self, Defect},
+    port::timeout,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
@@ -92,6 +96,10 @@ impl<R: AsyncRuntime> Rounds<R> {
 
     /// One round as leader.
     async fn as_leader(&self) -> Result<u64, Refusal> {
+        if planted::is(Defect::StaleRead) {
+            let shown = self.raft.metrics().borrow_watched().last_applied;
+            return Ok(shown.map_or(0, |at| at.index));
+        }
         match self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
             Ok(linearizer) => Ok(linearizer.read_log_id().index()),
             Err(error) => {

@@ -7,6 +7,14 @@ use futures::future::BoxFuture;
 use palisade_state::Runtime;
 use rand::Rng as _;
 
+/// The first words of events given to [`Runtime::trace`].
+pub mod trace {
+    /// An entry was applied: its index and its term.
+    pub const APPLIED: u64 = 1;
+    /// Another leader was seen, or none: the term and who leads (0: nobody).
+    pub const LEADER: u64 = 2;
+}
+
 /// [`Runtime`] over a tokio runtime.
 #[derive(Debug, Clone)]
 pub struct TokioRuntime {

@@ -50,6 +50,7 @@ use crate::{
 /// Times the log's syncs, and keeps the directory locked for as long as the log's thread lives, however the replica
 /// goes.
 struct WalHooks {
+    rt: Rt,
     times: Arc<SyncTimes>,
     _lock: Option<DirLock>,
 }
@@ -57,6 +58,7 @@ struct WalHooks {
 impl Hooks for WalHooks {
     fn on_point(&self, point: &'static str) {
         self.times.on_point(point);
+        self.rt.reach(point);
     }
 }
 
@@ -91,12 +93,17 @@ fn claim(options: &ReplicaOptions) -> Result<Option<DirLock>, StartError> {
     }
 }
 
-fn wal_options(tuning: &Tuning, times: Arc<SyncTimes>, lock: Option<DirLock>) -> wal::Options {
+fn wal_options(
+    rt: &Rt,
+    tuning: &Tuning,
+    times: Arc<SyncTimes>,
+    lock: Option<DirLock>,
+) -> wal::Options {
     wal::Options {
         segment_bytes: tuning.log.segment_bytes,
         first_segment_bytes: tuning.log.first_segment_bytes,
         reserve_bytes: tuning.log.reserve_bytes,
-        hooks: Arc::new(WalHooks { times, _lock: lock }),
+        hooks: Arc::new(WalHooks { rt: rt.clone(), times, _lock: lock }),
         ..wal::Options::default()
     }
 }
@@ -132,7 +139,7 @@ pub(crate) async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartE
     let identity = options.identity.for_wal();
     let (disk, dir) = (options.disk.clone(), options.dir.clone());
     let times = Arc::new(SyncTimes::new(options.rt.clone()));
-    let wal_options = wal_options(&options.tuning, times.clone(), lock);
+    let wal_options = wal_options(&options.rt, &options.tuning, times.clone(), lock);
     let reserve = options.tuning.log.reserve_bytes;
     let first = options.tuning.log.first_segment_bytes;
     let work = move || {
@@ -155,7 +162,7 @@ pub(crate) async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartE
     let running = if options.disk.real {
         Some(driver.spawn().map_err(in_dir)?)
     } else {
-        options.rt.spawn("wal", Box::pin(driver.run()));
+        options.rt.spawn("wal", Box::pin(driver.run(options.rt.clone())));
         None
     };
     let snapshots = Arc::new(snapshots);

@@ -15,6 +15,7 @@ use crate::{
     check,
     command::{Command, Dropped, Entry, FORMAT, Form, Kind, Outcome, Role, Verdict},
     lease,
+    planted::{self, Defect},
     recent::Recent,
     replicas,
     state::{Formation, Position, State},
@@ -277,7 +278,9 @@ impl Machine {
                 | Kind::RaiseFormat(_)
                 | Kind::Trim(_)
                 | Kind::ForgetReplica(_),
-            ) if !in_its_term => Verdict::Dropped(Dropped { proposer_term, entry_term: at.term }),
+            ) if !in_its_term && !planted::is(Defect::DeposedTick) => {
+                Verdict::Dropped(Dropped { proposer_term, entry_term: at.term })
+            }
             Some(Kind::Tick(_)) => {
                 self.tick(at);
                 Verdict::Applied(vec![])

@@ -9,7 +9,9 @@ use crate::{
     change::Changes,
     command::{Conflict, IdempotencyMismatch, PointCheck, Superseded, Txn, Verdict, Write},
     key::KeyBytes,
-    lease, ranges,
+    lease,
+    planted::{self, Defect},
+    ranges,
     recent::Recent,
     state::{Position, State},
 };
@@ -27,6 +29,7 @@ pub(crate) fn apply(
         return (at.index, Verdict::Invalid(why));
     }
     if let Some(item) = &txn.idempotency
+        && !planted::is(Defect::DoubledWrite)
         && let Some(known) = state.idempotency.get(item)
     {
         return if known.request_hash == item.request_hash {
@@ -36,17 +39,21 @@ pub(crate) fn apply(
         };
     }
     if let Some(held) = &txn.fence
+        && !planted::is(Defect::FenceUnchecked)
         && let Err(fenced) = lease::check(state, at.term, held)
     {
         return (at.index, Verdict::Fenced(fenced));
     }
     if let Some(work) = &txn.work
+        && !planted::is(Defect::FinishAnyGeneration)
         && !state.queue.holds(work)
     {
         let superseded = Superseded { kind: work.kind.clone(), key: work.key.clone() };
         return (at.index, Verdict::Superseded(superseded));
     }
-    if let Some(changed) = txn.points.iter().find(|point| !point_holds(state, point)) {
+    if let Some(changed) = txn.points.iter().find(|point| !point_holds(state, point))
+        && !planted::is(Defect::PointUnchecked)
+    {
         return (at.index, conflict(&changed.table, &changed.key));
     }
     let spans = ranges::merged(txn.ranges.iter().map(Into::into));
@@ -75,6 +82,9 @@ fn point_holds(state: &State, point: &PointCheck) -> bool {
 fn write(state: &mut State, at: Position, txn: Txn, changes: &mut Changes, recent: &mut Recent) {
     let (now_ms, wall_ms) = (state.clock.now_ms, state.clock.wall_ms);
     for row in txn.writes {
+        if planted::is(Defect::LostWrite) && at.index.is_multiple_of(97) {
+            continue;
+        }
         write_row(state, at, row, changes, recent);
     }
     for item in &txn.enqueues {
@@ -86,6 +96,8 @@ fn write(state: &mut State, at: Position, txn: Txn, changes: &mut Changes, recen
     for item in &txn.requeues {
         changes.work.extend(state.queue.requeue(item, now_ms));
     }
+    #[cfg(feature = "planted")]
+    let txn = Txn { writes: vec![], events: unordered(txn.events), ..txn };
     for draft in txn.events {
         let seq = state.outbox.publish(draft, at.index, wall_ms);
         let first = changes.events.map_or(seq, |(first, _)| first);
@@ -97,6 +109,17 @@ fn write(state: &mut State, at: Position, txn: Txn, changes: &mut Changes, recen
     if let Some(item) = &txn.idempotency {
         state.idempotency.insert(item, now_ms, at.index, txn.response);
     }
+}
+
+/// Another order on each replica.
+#[cfg(feature = "planted")]
+fn unordered(mut events: Vec<crate::command::EventDraft>) -> Vec<crate::command::EventDraft> {
+    use std::hash::{BuildHasher, RandomState};
+    if planted::is(Defect::UnorderedApply) {
+        let hasher = RandomState::new();
+        events.sort_by_key(|event| hasher.hash_one(&event.data));
+    }
+    events
 }
 
 fn write_row(

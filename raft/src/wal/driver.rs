@@ -6,13 +6,20 @@
 //! What needs no sync does not wake the writer's thread: it goes with the next thing that does, or after a short while.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
+
+use futures::future::{Either, select};
+use palisade_state::{
+    Rt,
+    planted::{self, Defect},
+};
 
 use super::core::Wal;
 use super::error::WalError;
@@ -31,6 +38,14 @@ struct Item {
     bytes: usize,
     sync: bool,
     done: Done,
+}
+
+/// A group that is written and, if that was asked for, not yet durable.
+struct Written {
+    batch: Vec<Item>,
+    outcomes: Vec<Result<(), WalError>>,
+    sync: bool,
+    flushed: Result<(), WalError>,
 }
 
 #[derive(Default)]
@@ -62,6 +77,16 @@ struct Shared {
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ready when something waits, or when it is closed and nothing does, and says which.
+    fn poll_work(&self, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut queue = self.queue();
+        if !queue.items.is_empty() || queue.closed {
+            return Poll::Ready(queue.items.is_empty());
+        }
+        queue.driver = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     fn close(&self) {
@@ -229,9 +254,16 @@ impl Driver {
 
     /// Takes one group of what waits, makes it durable and calls back; false when nothing waited.
     pub fn step(&mut self) -> bool {
+        let Some(written) = self.write() else { return false };
+        self.finish(written);
+        true
+    }
+
+    /// Takes one group of what waits and writes it.
+    fn write(&mut self) -> Option<Written> {
         let batch = self.take_batch();
         if batch.is_empty() {
-            return false;
+            return None;
         }
         let mut sync = false;
         let mut outcomes = Vec::with_capacity(batch.len());
@@ -239,7 +271,15 @@ impl Driver {
             sync |= item.sync;
             outcomes.push(self.wal.append(&item.records));
         }
-        let committed = self.wal.commit(sync);
+        let flushed = self.wal.commit(false);
+        Some(Written { batch, outcomes, sync, flushed })
+    }
+
+    /// Makes a group durable that was written, and calls back.
+    fn finish(&mut self, written: Written) {
+        let Written { batch, outcomes, sync, flushed } = written;
+        let sync = sync && !planted::is(Defect::AckBeforeSync);
+        let committed = flushed.and_then(|()| if sync { self.wal.commit(true) } else { Ok(()) });
         let fatal = outcomes
             .iter()
             .filter_map(|outcome| outcome.as_ref().err())
@@ -256,7 +296,6 @@ impl Driver {
         if !self.wal.is_failed() {
             self.wal.drop_purged();
         }
-        true
     }
 
     fn take_batch(&self) -> Vec<Item> {
@@ -302,21 +341,30 @@ impl Driver {
         }
     }
 
-    /// Serves the queue until it is closed, on whatever executor polls this. It blocks in the disk.
-    pub async fn run(mut self) {
+    /// Serves the queue until it is closed, on whatever executor polls this. It blocks in the disk; how long a sync
+    /// takes is `rt`'s to say, at the point `wal.sync`.
+    pub async fn run(mut self, rt: Rt) {
         loop {
-            while self.step() {}
-            self.settle();
-            let shared = self.shared.clone();
-            let closed = poll_fn(|cx| {
-                let mut queue = shared.queue();
-                if !queue.items.is_empty() || queue.closed {
-                    return Poll::Ready(queue.items.is_empty());
+            while let Some(written) = self.write() {
+                if written.sync {
+                    self.wal.options().hooks.on_point("wal.before_sync");
+                    rt.crash_point("wal.sync").await;
                 }
-                queue.driver = Some(cx.waker().clone());
-                Poll::Pending
-            });
-            if closed.await {
+                self.finish(written);
+            }
+            let shared = self.shared.clone();
+            let mut waiting = pin!(poll_fn(move |cx| shared.poll_work(cx)));
+            let settled = self.wal.is_settled() || self.wal.is_failed();
+            let idle = if settled { Box::pin(pending()) } else { rt.sleep(IDLE) };
+            let closed = match select(&mut waiting, idle).await {
+                Either::Left((closed, _)) => closed,
+                Either::Right(_) => {
+                    self.settle();
+                    waiting.await
+                }
+            };
+            if closed {
+                self.settle();
                 return;
             }
         }

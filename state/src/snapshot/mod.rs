@@ -21,6 +21,7 @@ use crate::{
     key::KeyBytes,
     lease::{Lease, Session},
     outbox::Event,
+    planted::{self, Defect},
     queue::{WorkKey, WorkRow},
     replicas::ReplicaRow,
     snapshot::rows::RowsOf,
@@ -160,7 +161,9 @@ pub fn encode<E: From<serde_json::Error>>(
         Section::Deletions,
         &mut sink,
     )?;
-    encode_items(state.leases.iter(), Section::Leases, &mut sink)?;
+    if !planted::is(Defect::SnapshotWithoutLeases) {
+        encode_items(state.leases.iter(), Section::Leases, &mut sink)?;
+    }
     encode_items(state.sessions.iter(), Section::Sessions, &mut sink)?;
     encode_items(state.queue.rows(), Section::Work, &mut sink)?;
     encode_items(state.outbox.events.iter(), Section::Events, &mut sink)?;

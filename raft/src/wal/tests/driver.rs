@@ -6,6 +6,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::*;
+use palisade_state::step::StepRuntime;
+
 use crate::disk::StdFiles;
 
 type Log = Arc<Mutex<Vec<(u64, Result<(), String>)>>>;
@@ -192,7 +194,7 @@ fn an_append_after_the_driver_is_gone_is_answered() {
 fn the_driver_runs_on_any_executor_and_ends_with_the_last_handle() {
     let files = MemFiles::new();
     let (handle, driver) = driver(&files, small());
-    let mut run = Box::pin(driver.run());
+    let mut run = Box::pin(driver.run(StepRuntime::new(1)));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(run.as_mut().poll(&mut cx).is_pending());
     let log = Log::default();

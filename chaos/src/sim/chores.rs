@@ -1,0 +1,211 @@
+//! Work for the product's own workers: chores that clients ask for and a reconciler does, under leases and fences.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use palisade_contract::{
+    Context, Module, ReconcileContext, Reconciler, Registry, Result, ShardBy, module::Run,
+};
+use palisade_scheduler::worker::{Options, Worker};
+use palisade_state::{Fence, Role, Rt, SharedStore, Table, Tx, TxError, View};
+use serde::{Deserialize, Serialize};
+
+use super::{eyes::Breach, nodes::lock, world::Handle};
+
+/// The kind of the work.
+pub(crate) const KIND: &str = "chores";
+const DONE: &str = "chore.done";
+
+/// How often a chore was asked for, and up to which time it was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Chore {
+    pub(crate) wanted: u64,
+    pub(crate) done: u64,
+}
+
+pub(crate) static CHORES: Table<String, Chore> = Table::new("chores", &[]);
+
+/// A client asks once more.
+pub(crate) fn ask(tx: &mut Tx, key: &str) -> Result<(), TxError> {
+    let mut chore = tx.get(&CHORES, &key.to_owned())?.unwrap_or_default();
+    chore.wanted += 1;
+    tx.put(&CHORES, &key.to_owned(), &chore)?;
+    tx.enqueue(KIND, key)
+}
+
+/// One commit of a run, as its event says.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Done {
+    key: String,
+    generation: u64,
+    worker: String,
+    fence: (u64, u64, u64),
+}
+
+struct Chores {
+    rt: Rt,
+}
+
+impl Reconciler for Chores {
+    fn name(&self) -> &'static str {
+        KIND
+    }
+
+    fn shard_by(&self) -> ShardBy {
+        ShardBy::Key
+    }
+
+    fn run<'a>(&'a self, cx: &'a ReconcileContext, key: &'a str) -> BoxFuture<'a, Result<Run>> {
+        Box::pin(async move {
+            // Long enough for the lease to move meanwhile, now and then.
+            let millis = if self.rt.random().is_multiple_of(16) { 3_000 } else { 30 };
+            self.rt.sleep(Duration::from_millis(self.rt.random() % millis)).await;
+            let done = Done {
+                key: key.to_owned(),
+                generation: cx.work.generation,
+                fence: (cx.fence().epoch, cx.fence().term, cx.fence().index),
+                worker: format!("{}/{}", cx.lease.worker, cx.lease.incarnation),
+            };
+            cx.finish(|tx| {
+                if let Some(mut chore) = tx.get(&CHORES, &key.to_owned())? {
+                    chore.done = chore.wanted;
+                    tx.put(&CHORES, &key.to_owned(), &chore)?;
+                }
+                let data = serde_json::json!({
+                    "key": done.key, "generation": done.generation, "worker": done.worker,
+                    "fence": done.fence,
+                });
+                tx.publish(DONE, "", format!("chore/{key}"), &data);
+                Ok(())
+            })
+            .await?;
+            Ok(Run::Done)
+        })
+    }
+}
+
+struct Household {
+    rt: Rt,
+}
+
+impl Module for Household {
+    fn name(&self) -> &'static str {
+        "household"
+    }
+
+    fn reconcilers(&self) -> Vec<Arc<dyn Reconciler>> {
+        vec![Arc::new(Chores { rt: self.rt.clone() })]
+    }
+}
+
+/// The product's worker on one replica.
+pub(crate) async fn work(rt: Rt, replica: Handle) {
+    let store: SharedStore = replica;
+    let Ok(registry) = Registry::new(vec![Arc::new(Household { rt: rt.clone() })]) else { return };
+    let context = Context { rt, store, ports: Arc::default() };
+    let options = Options { resync: Duration::from_secs(3_600), ..Options::default() };
+    let worker = Worker::new(context, &registry, Role::Controllers, options);
+    worker.run(Box::pin(std::future::pending())).await;
+}
+
+/// Q1: nothing is left to do, and what was asked for is done. I3: no commit is under a fence below an earlier one's. Q2: no generation of a key was done twice.
+pub(crate) fn judge(last: &View) -> Vec<Breach> {
+    let mut breaches = vec![];
+    for ((kind, key), row) in last.all_work() {
+        let generation = row.generation;
+        let message = format!("{kind} {key} is still dirty at the end, generation {generation}");
+        breaches.push(Breach { check: "Q1", message });
+    }
+    for (key, record) in last.rows(CHORES.name(), b"", None) {
+        let Ok(chore) = serde_json::from_slice::<Chore>(record.value()) else { continue };
+        if chore.done != chore.wanted {
+            let key = String::from_utf8_lossy(key.as_slice()).into_owned();
+            let message = format!(
+                "chore {key} was asked for {} times and is done up to {}",
+                chore.wanted, chore.done
+            );
+            breaches.push(Breach { check: "Q1", message });
+        }
+    }
+    let mut fences: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
+    let mut done: BTreeMap<(String, u64), String> = BTreeMap::new();
+    for (_, event) in last.events(1).filter(|(_, event)| event.kind.as_ref() == DONE) {
+        let Ok(by) = serde_json::from_slice::<Done>(&event.data) else { continue };
+        let (key, generation) = (by.key.clone(), by.generation);
+        let highest = fences.entry(by.key.clone()).or_insert(by.fence);
+        if by.fence < *highest {
+            let message = format!(
+                "{} did {key} under fence {:?} after it was done under {highest:?}",
+                by.worker, by.fence
+            );
+            breaches.push(Breach { check: "I3", message });
+        }
+        *highest = by.fence.max(*highest);
+        if let Some(first) = done.insert((by.key, by.generation), by.worker.clone()) {
+            let message = format!(
+                "generation {generation} of {key} was done twice: by {first} and by {}",
+                by.worker
+            );
+            breaches.push(Breach { check: "Q2", message });
+        }
+    }
+    breaches
+}
+
+/// I5: while a worker lives, every shard lease has an owner, and each owner lives.
+pub(crate) fn owners(last: &View) -> Vec<Breach> {
+    let live: BTreeSet<&str> = last.sessions().map(|((_, worker), _)| worker.as_ref()).collect();
+    if live.is_empty() {
+        let message = "no worker has a session at the end".to_owned();
+        return vec![Breach { check: "I5", message }];
+    }
+    let mut breaches = vec![];
+    for shard in 0..=u8::MAX {
+        let name = format!("shard:{shard}");
+        match last.lease(&name) {
+            Some(lease) if live.contains(lease.owner.as_ref()) => {}
+            Some(lease) => {
+                let message = format!("{name} is owned by {}, which has no session", lease.owner);
+                breaches.push(Breach { check: "I5", message });
+            }
+            None => {
+                breaches.push(Breach { check: "I5", message: format!("{name} has no owner") });
+            }
+        }
+    }
+    breaches
+}
+
+/// I2 of all replicas' leases: fences only grow.
+#[derive(Default)]
+pub(crate) struct Fences {
+    /// The highest fence of each lease and the revision of the view that had it.
+    highest: Mutex<BTreeMap<String, (Fence, u64)>>,
+}
+
+impl Fences {
+    /// Looks at the leases of a view.
+    pub(crate) fn look(&self, view: &View) -> Vec<Breach> {
+        let mut highest = lock(&self.highest);
+        let index = view.applied().index;
+        let mut breaches = vec![];
+        for (name, lease) in view.leases() {
+            let fence = lease.fence;
+            let known = highest.entry(name.to_string()).or_insert((fence, index));
+            let goes_back = index >= known.1 && fence < known.0;
+            if goes_back {
+                let (was, at) = *known;
+                let message = format!("{name} had fence {was} at {at} and has {fence} at {index}");
+                breaches.push(Breach { check: "I2", message });
+            }
+            if fence > known.0 {
+                *known = (fence, index);
+            }
+        }
+        breaches
+    }
+}

@@ -1,0 +1,281 @@
+//! `palisade-chaos sim`.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use palisade_state::planted::Defect;
+
+use super::{Options, Ran, faults::Fault, nodes::lock, run, shrink::shrink};
+use crate::clock::Clock;
+
+/// Grows with each change of what a seed decides. The product's own changes change runs too.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+
+/// Whole clusters in simulated time
+#[derive(Debug, clap::Args)]
+pub(crate) struct Sim {
+    /// What decides everything in a run, `N` or `VERSION:N`; with --seeds the first one
+    #[arg(long, default_value = "1", value_parser = seed_of)]
+    seed: u64,
+    /// How many seeds, one after the other
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seeds: u64,
+    /// Simulated minutes with faults; a quiet minute follows
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=600))]
+    minutes: u64,
+    /// Runs seeds for so long, in hours of real time
+    #[arg(long, conflicts_with = "seeds")]
+    hours: Option<u64>,
+    /// Print what happens
+    #[arg(long)]
+    trace: bool,
+    /// Of the plan only these faults, by their numbers, with commas between them
+    #[arg(long, value_delimiter = ',', value_name = "N,…")]
+    keep: Option<Vec<usize>>,
+    /// Ends the plan after so many milliseconds
+    #[arg(long, value_name = "MS")]
+    until: Option<u64>,
+    /// How many clients [default: as the seed says]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=16))]
+    clients: Option<u64>,
+    /// Do not look for less that fails as well
+    #[arg(long)]
+    no_shrink: bool,
+    /// Which faults, with commas between them; `none` for none [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "FAULT,…")]
+    faults: Option<Vec<String>>,
+    /// A defect to put into the product, in a build with the feature `planted`
+    #[arg(long, value_name = "DEFECT", hide = !cfg!(feature = "planted"))]
+    plant: Option<String>,
+    /// Threads [default: one for each processor]
+    #[arg(long)]
+    jobs: Option<u64>,
+}
+
+impl Sim {
+    /// Which faults are allowed.
+    pub(crate) fn faults(&self) -> Result<Vec<Fault>, String> {
+        let Some(names) = &self.faults else { return Ok(Fault::ALL.to_vec()) };
+        let known = || Fault::ALL.into_iter().map(Fault::name);
+        let given = names.iter().filter(|name| !name.is_empty() && *name != "none");
+        given
+            .map(|name| {
+                Fault::parse(name).ok_or_else(|| crate::cli::unknown("fault", name, known()))
+            })
+            .collect()
+    }
+
+    fn defect(&self) -> Result<Option<Defect>, String> {
+        let Some(name) = &self.plant else { return Ok(None) };
+        if !cfg!(feature = "planted") {
+            return Err("this build can have no planted defect: build it with --features planted"
+                .to_owned());
+        }
+        let found = Defect::ALL.into_iter().find(|defect| defect.name() == name);
+        let known = || Defect::ALL.into_iter().map(Defect::name);
+        found.map(Some).ok_or_else(|| crate::cli::unknown("defect", name, known()))
+    }
+
+    /// Runs; the exit code.
+    pub(crate) fn run(self) -> Result<u8, String> {
+        let allowed = self.faults()?;
+        let plant = self.defect()?;
+        let length = Duration::from_secs(self.minutes * 60);
+        let begun = Clock::start();
+        if self.seeds == 1 && self.hours.is_none() {
+            return Ok(self.one(&allowed, length, plant, &begun));
+        }
+        Ok(self.many(&allowed, length, plant, &begun))
+    }
+
+    fn one(&self, allowed: &[Fault], length: Duration, plant: Option<Defect>, begun: &Clock) -> u8 {
+        let mut options = Options::of(self.seed, length, allowed);
+        options.is_told = self.trace;
+        options.plant = plant;
+        options.clients = self.clients.unwrap_or(options.clients);
+        options.length = self.until.map_or(length, Duration::from_millis);
+        if let Some(keep) = &self.keep {
+            options.plan = keep.iter().filter_map(|at| options.plan.get(*at).cloned()).collect();
+        }
+        let ran = run(&options);
+        print!("{}", shown(self.seed, &ran, true));
+        told_speed(1, ran.time, begun.elapsed().as_secs_f64());
+        if ran.breaches.is_empty() {
+            return 0;
+        }
+        if !self.no_shrink && self.keep.is_none() && !self.trace {
+            self.shrunk(&options, ran);
+        }
+        1
+    }
+
+    /// Says how little fails as well.
+    fn shrunk(&self, options: &Options, ran: Ran) {
+        let all = options.plan.len();
+        let small = shrink(options, ran);
+        println!("{} of {all} faults are enough ({} runs):", small.kept.len(), small.runs);
+        for (at, planned) in small.kept.iter().zip(&small.options.plan) {
+            let (fault, at_ms) = (planned.fault.name(), planned.at.as_millis());
+            println!("  {at:>3} at {at_ms} ms: {fault}");
+        }
+        for breach in small.ran.breaches.iter().take(3) {
+            println!("  {}: {}", breach.check, breach.message);
+        }
+        let kept: Vec<String> = small.kept.iter().map(usize::to_string).collect();
+        let plant = self.plant.as_ref().map_or(String::new(), |name| format!(" --plant {name}"));
+        let faults =
+            self.faults.as_ref().map_or(String::new(), |f| format!(" --faults {}", f.join(",")));
+        println!(
+            "replay: palisade-chaos sim --seed {VERSION}:{} --minutes {}{faults}{plant} --keep {} --until {} --clients \
+             {} --trace",
+            self.seed,
+            self.minutes,
+            if kept.is_empty() { "9999".to_owned() } else { kept.join(",") },
+            small.options.length.as_millis(),
+            small.options.clients,
+        );
+    }
+
+    fn many(
+        &self,
+        allowed: &[Fault],
+        length: Duration,
+        plant: Option<Defect>,
+        begun: &Clock,
+    ) -> u8 {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        let next = AtomicU64::new(0);
+        let is_bad = AtomicBool::new(false);
+        let total = Mutex::new((0_u64, Duration::ZERO, Ran::default()));
+        let limit = self.hours.map(|hours| hours * 3600);
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs.unwrap_or(processors).max(1) {
+                scope.spawn(|| {
+                    loop {
+                        let nth = next.fetch_add(1, Ordering::Relaxed);
+                        let is_over = match limit {
+                            Some(limit) => begun.elapsed().as_secs_f64() >= limit as f64,
+                            None => nth >= self.seeds,
+                        };
+                        if is_over {
+                            return;
+                        }
+                        let seed = self.seed + nth;
+                        let options = Options { plant, ..Options::of(seed, length, allowed) };
+                        let ran = run(&options);
+                        if !ran.breaches.is_empty() {
+                            is_bad.store(true, Ordering::Relaxed);
+                            print!("{}", shown(seed, &ran, false));
+                        }
+                        add(&mut lock(&total), ran);
+                    }
+                });
+            }
+        });
+        let (runs, time, sum) = total.into_inner().unwrap_or_default();
+        print!("{}", summary(&sum));
+        told_speed(runs, time, begun.elapsed().as_secs_f64());
+        u8::from(is_bad.into_inner())
+    }
+}
+
+/// A seed means the same in this version only.
+fn seed_of(text: &str) -> Result<u64, String> {
+    let (version, number) = text.split_once(':').unwrap_or((VERSION, text));
+    if version != VERSION {
+        return Err(format!("the seed is of simulator version {version}, and this is {VERSION}"));
+    }
+    number.parse().map_err(|_| "a seed is a whole number below 2^64".to_owned())
+}
+
+fn add(total: &mut (u64, Duration, Ran), ran: Ran) {
+    let (runs, time, sum) = total;
+    *runs += 1;
+    *time += ran.time;
+    sum.operations += ran.operations;
+    sum.acknowledged += ran.acknowledged;
+    sum.unknown += ran.unknown;
+    sum.terms += ran.terms;
+    sum.applied += ran.applied;
+    sum.compared += ran.compared;
+    sum.breaches.extend(ran.breaches);
+    for (point, times) in ran.died_at {
+        *sum.died_at.entry(point).or_default() += times;
+    }
+    for (point, times) in ran.passed {
+        *sum.passed.entry(point).or_default() += times;
+    }
+    sum.stops.extend(ran.stops);
+}
+
+fn told_speed(runs: u64, time: Duration, real: f64) {
+    let rate = time.as_secs_f64() / real.max(0.001);
+    println!(
+        "{runs} runs, {:.0} simulated seconds in {real:.1} s: {rate:.0} a second",
+        time.as_secs_f64()
+    );
+}
+
+fn summary(ran: &Ran) -> String {
+    let died: Vec<String> =
+        ran.died_at.iter().map(|(point, times)| format!("{point} {times}")).collect();
+    format!(
+        "{} operations, {} acknowledged, {} unknown; {} terms, {} entries, {} states compared; {} stopped by \
+         themselves\nended at: {}\n",
+        ran.operations,
+        ran.acknowledged,
+        ran.unknown,
+        ran.terms,
+        ran.applied,
+        ran.compared,
+        ran.stops.len(),
+        died.join(", ")
+    )
+}
+
+fn shown(seed: u64, ran: &Ran, is_whole: bool) -> String {
+    let mut text = format!(
+        "seed {VERSION}:{seed}: hash {:016x} over {} events: {}\n",
+        ran.hash,
+        ran.events,
+        if ran.breaches.is_empty() { "passed" } else { "FAILED" }
+    );
+    for breach in ran.breaches.iter().take(8) {
+        text.push_str(&format!("  {}: {}\n", breach.check, breach.message));
+    }
+    if ran.breaches.len() > 8 {
+        text.push_str(&format!("  and {} more\n", ran.breaches.len() - 8));
+    }
+    if !ran.breaches.is_empty() {
+        text.push_str(&format!("  replay: palisade-chaos sim --seed {VERSION}:{seed}\n"));
+    }
+    if is_whole {
+        text.push_str(&summary(ran));
+        for stop in &ran.stops {
+            text.push_str(&format!("  stopped: {stop}\n"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_of_another_version_is_refused_with_both() {
+        assert_eq!(seed_of("7"), Ok(7));
+        assert_eq!(seed_of(&format!("{VERSION}:7")), Ok(7));
+        let error = seed_of("0.0.9-3:7").unwrap_err();
+        assert_eq!(
+            error,
+            format!("the seed is of simulator version 0.0.9-3, and this is {VERSION}")
+        );
+        assert!(seed_of("x").is_err());
+    }
+}

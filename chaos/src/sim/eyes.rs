@@ -1,0 +1,172 @@
+//! What is seen of every replica while it runs: each applied entry, each leader, the hash of its state.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use palisade_raft::trace;
+use palisade_state::View;
+
+use super::{
+    chores::Fences,
+    nodes::{Nodes, lock},
+};
+
+/// A claim that was not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Breach {
+    /// Which check says so.
+    pub(crate) check: &'static str,
+    /// What is wrong.
+    pub(crate) message: String,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Who led in each term, and who said so.
+    leaders: BTreeMap<u64, (u64, u64)>,
+    /// The term of each applied entry, and who applied it first.
+    terms: BTreeMap<u64, (u64, u64)>,
+    /// The state at each index at which one was compared.
+    states: BTreeMap<u64, (u64, u64)>,
+    compared: u64,
+    breaches: Vec<Breach>,
+}
+
+/// See the module.
+pub(crate) struct Eyes {
+    nodes: Arc<Nodes>,
+    seen: Mutex<Seen>,
+    fences: Fences,
+}
+
+/// A hash of everything that a view shows. It is made without the product's own encoding, which may be what is wrong.
+fn digest(view: &View) -> u64 {
+    let mut hash = Digest(0xcbf2_9ce4_8422_2325);
+    hash.say(&(view.revision(), view.applied(), view.clock(), view.format(), view.formation()));
+    for (table, _) in view.tables() {
+        hash.say(table);
+        for (key, record) in view.rows(table, b"", None) {
+            hash.add(key.as_slice());
+            hash.say(&record.stamp());
+            hash.add(record.value());
+        }
+    }
+    view.leases().for_each(|lease| hash.say(&lease));
+    view.sessions().for_each(|session| hash.say(&session));
+    view.all_work().for_each(|work| hash.say(&work));
+    view.replicas().for_each(|replica| hash.say(&replica));
+    // What is older was compared when it was new.
+    let newest = view.last_event().saturating_sub(64);
+    view.events(newest).for_each(|event| hash.say(&event));
+    hash.say(&(view.first_event(), view.last_event(), view.first_audit(), view.last_audit()));
+    hash.say(&(view.audit_head(), view.idempotency_keys()));
+    hash.0
+}
+
+struct Digest(u64);
+
+impl Digest {
+    fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    fn say(&mut self, value: &impl std::fmt::Debug) {
+        // It cannot fail: what it is written to does not.
+        let _ = std::fmt::write(self, format_args!("{value:?};"));
+    }
+}
+
+impl std::fmt::Write for Digest {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.add(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Eyes {
+    pub(crate) fn new(nodes: Arc<Nodes>) -> Arc<Self> {
+        Arc::new(Self { nodes, seen: Mutex::default(), fences: Fences::default() })
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        lock(&self.seen)
+    }
+
+    pub(crate) fn breach(&self, check: &'static str, message: String) {
+        self.nodes.tell(|| format!("{check}: {message}"));
+        let mut seen = self.seen();
+        if seen.breaches.len() < 20 {
+            seen.breaches.push(Breach { check, message });
+        }
+    }
+
+    pub(crate) fn breaches(&self) -> Vec<Breach> {
+        self.seen().breaches.clone()
+    }
+
+    /// How many terms had a leader, how many entries were applied, how many states compared.
+    pub(crate) fn counts(&self) -> (u64, u64, u64) {
+        let seen = self.seen();
+        let applied = seen.terms.last_key_value().map_or(0, |(index, _)| *index);
+        (seen.leaders.len() as u64, applied, seen.compared)
+    }
+
+    /// A replica tells of itself.
+    pub(crate) fn saw(&self, node: u64, event: &[u64]) {
+        let mut words = vec![4, node];
+        words.extend_from_slice(event);
+        self.nodes.note(&words);
+        match *event {
+            [trace::APPLIED, index, term] => {
+                let first = *self.seen().terms.entry(index).or_insert((term, node));
+                if first.0 != term {
+                    let other = first.1;
+                    let first = first.0;
+                    self.breach(
+                        "S1",
+                        format!(
+                            "entry {index} is of term {term} on replica {node} and of term {first} on replica {other}"
+                        ),
+                    );
+                }
+            }
+            [trace::LEADER, term, leader] if leader != 0 => {
+                self.nodes.tell(|| format!("replica {node} follows {leader} in term {term}"));
+                let (known, by) = *self.seen().leaders.entry(term).or_insert((leader, node));
+                if known != leader {
+                    self.breach(
+                        "M1",
+                        format!(
+                            "term {term} has two leaders: {known}, says replica {by}, and {leader}, says replica {node}"
+                        ),
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Compares a replica's state with what others had at its index.
+    pub(crate) fn compare(&self, node: u64, view: &View) {
+        let index = view.applied().index;
+        let hash = digest(view);
+        for breach in self.fences.look(view) {
+            self.breach(breach.check, breach.message);
+        }
+        let (known, by) = {
+            let mut seen = self.seen();
+            seen.compared += 1;
+            *seen.states.entry(index).or_insert((hash, node))
+        };
+        if known != hash {
+            self.breach(
+                "S1",
+                format!("replicas {by} and {node} differ at index {index} of their states"),
+            );
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The simulator: a whole cluster of real replicas in one thread, under faults that one seed decides.
+//!
+//! What runs is the product: its consensus, log, snapshots, kernel, detectors, membership. What is simulated is what
+//! is around it: time, the network, disks, randomness, tasks. See `docs/chaos.md`.
+
+mod chores;
+mod cli;
+mod clients;
+mod clock;
+mod disk;
+mod eyes;
+mod faults;
+mod judge;
+mod l1;
+mod members;
+mod net;
+mod nodes;
+mod points;
+mod record;
+mod runtime;
+mod shrink;
+mod wire;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::FutureExt;
+use openraft::AsyncRuntime;
+use palisade_state::planted::Defect;
+
+pub(crate) use self::eyes::Breach;
+pub(crate) use self::{cli::Sim, faults::Fault};
+use self::{
+    clients::Client,
+    faults::Planned,
+    nodes::{Entered, Nodes, lock, now},
+    record::Record,
+    runtime::{NodesRt, world_sleep},
+    world::World,
+};
+use crate::random::Random;
+
+/// How long everything may take to converge once the faults are over.
+const QUIET_LIMIT: Duration = Duration::from_secs(60);
+/// How long clients work on when the faults are over.
+const CALM: Duration = Duration::from_secs(4);
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) seed: u64,
+    /// How long faults happen.
+    pub(crate) length: Duration,
+    pub(crate) replicas: u64,
+    pub(crate) clients: u64,
+    pub(crate) plan: Vec<Planned>,
+    /// Whether to print what happens.
+    pub(crate) is_told: bool,
+    /// A defect of the product, in a build that can have some.
+    pub(crate) plant: Option<Defect>,
+}
+
+impl Options {
+    /// What a seed decides.
+    pub(crate) fn of(seed: u64, length: Duration, allowed: &[Fault]) -> Self {
+        let plan = faults::plan(seed, length, allowed);
+        let clients = Random::part(seed, "clients").within(2, 5);
+        Self { seed, length, replicas: 3, clients, plan, is_told: false, plant: None }
+    }
+}
+
+/// How a run went.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ran {
+    pub(crate) hash: u64,
+    /// Events in the hash.
+    pub(crate) events: u64,
+    /// Virtual time, quiet phase and all.
+    pub(crate) time: Duration,
+    pub(crate) breaches: Vec<Breach>,
+    pub(crate) operations: usize,
+    pub(crate) acknowledged: usize,
+    pub(crate) unknown: usize,
+    pub(crate) terms: u64,
+    pub(crate) applied: u64,
+    pub(crate) compared: u64,
+    /// Where replicas died, by the place.
+    pub(crate) died_at: BTreeMap<&'static str, u64>,
+    pub(crate) passed: BTreeMap<&'static str, u64>,
+    /// Why replicas stopped by themselves.
+    pub(crate) stops: Vec<String>,
+}
+
+/// Runs one simulation on this thread.
+pub(crate) fn run(options: &Options) -> Ran {
+    #[cfg(feature = "planted")]
+    palisade_state::planted::choose(options.plant);
+    let nodes = Nodes::new(options.seed, options.is_told);
+    let entered = Entered::new(nodes.clone());
+    let mut runtime = NodesRt::with_seed(options.seed);
+    let ran = runtime.block_on(simulate(options.clone(), nodes));
+    drop(runtime);
+    drop(entered);
+    ran
+}
+
+async fn simulate(options: Options, nodes: Arc<Nodes>) -> Ran {
+    let world = World::new(options.seed, nodes.clone(), options.replicas);
+    nodes.spawn(0, world.clone().keep().boxed());
+    let records: Arc<Mutex<Vec<Record>>> = Arc::default();
+    let stop = Arc::new(AtomicBool::new(false));
+    let working = Arc::new(AtomicU64::new(options.clients));
+    let keys = Random::part(options.seed, "keys").within(2, 8);
+    let mut random = Random::part(options.seed, "pauses");
+    for number in 1..=options.clients {
+        let client = Client {
+            world: world.clone(),
+            number,
+            keys,
+            pause_ms: random.within(10, 120),
+            random: Random::part(options.seed, &format!("client-{number}")),
+            records: records.clone(),
+            stop: stop.clone(),
+            working: working.clone(),
+        };
+        nodes.spawn(0, client.run().boxed());
+    }
+    nodes.spawn(0, faults::carry_out(world.clone(), options.plan.clone()).boxed());
+    world_sleep(options.length).await;
+    let converged = calm(&world, &stop, &working).await;
+    let ran = report(&world, &records, keys, converged);
+    world.tear_down();
+    ran
+}
+
+/// Ends all faults, lets the clients work in the calm and finish, and waits until all replicas are alike.
+async fn calm(world: &Arc<World>, stop: &AtomicBool, working: &AtomicU64) -> bool {
+    world.nodes.tell(|| "the faults are over".to_owned());
+    let begun = now();
+    loop {
+        end_faults(world);
+        world_sleep(Duration::from_millis(250)).await;
+        let passed = now().saturating_sub(begun);
+        if passed >= CALM {
+            stop.store(true, Ordering::Relaxed);
+        }
+        let is_over = passed >= CALM && working.load(Ordering::Relaxed) == 0 && is_alike(world);
+        if is_over || passed >= QUIET_LIMIT {
+            return is_over;
+        }
+    }
+}
+
+fn end_faults(world: &World) {
+    world.nodes.state().armed.clear();
+    world.net.mend_all();
+    for id in world.ids() {
+        world.set_clock(id, 0, 0);
+        if let Some(disk) = world.disk(id) {
+            disk.set_sync((150, 900));
+            disk.files().set_capacity(None);
+        }
+        if let Some(life) = world.life(id) {
+            world.nodes.freeze(life, false);
+        }
+    }
+    world.start_all();
+}
+
+/// Whether every member runs, nothing is left to do, and all have applied the same.
+fn is_alike(world: &World) -> bool {
+    let Some(members) = members::members(world) else { return false };
+    let members: BTreeSet<u64> = members.into_iter().map(|member| member.id.0).collect();
+    if members != world.ids().into_iter().collect() {
+        return false;
+    }
+    let views: Vec<_> = world.ids().into_iter().filter_map(|id| world.view(id)).collect();
+    let Some(first) = views.first() else { return false };
+    if first.work_count() > 0 {
+        return false;
+    }
+    let same = views.iter().all(|view| view.applied() == first.applied());
+    same && views.len() == world.ids().len() && first.applied().index > 0
+}
+
+fn report(world: &World, records: &Mutex<Vec<Record>>, keys: u64, converged: bool) -> Ran {
+    let records = lock(records).clone();
+    for id in world.ids() {
+        if let Some(view) = world.view(id) {
+            world.eyes.compare(id, &view);
+        }
+    }
+    let mut breaches = world.eyes.breaches();
+    let breach = |check, message: String| Breach { check, message };
+    breaches.extend(world.nodes.panics().into_iter().map(|text| breach("panic", text)));
+    if !converged {
+        let seen: Vec<String> = world.ids().into_iter().map(|id| state_of(world, id)).collect();
+        let limit = QUIET_LIMIT.as_secs();
+        let message = format!("{limit} s after the faults replicas differ: {}", seen.join(", "));
+        breaches.push(breach("quiet", message));
+    }
+    let furthest = world.ids().into_iter().filter_map(|id| world.view(id));
+    if let Some(last) = furthest.max_by_key(|view| view.applied().index) {
+        breaches.extend(judge::judge(&records, &last, keys));
+    }
+    let (hash, events) = world.nodes.hash();
+    let (terms, applied, compared) = world.eyes.counts();
+    let count = |is: fn(&record::Outcome) -> bool| {
+        records.iter().filter(|record| is(&record.outcome)).count()
+    };
+    let state = world.nodes.state();
+    Ran {
+        hash,
+        events,
+        time: now(),
+        breaches,
+        operations: records.len(),
+        acknowledged: count(|outcome| matches!(outcome, record::Outcome::Done(_))),
+        unknown: count(|outcome| matches!(outcome, record::Outcome::Unknown)),
+        terms,
+        applied,
+        compared,
+        died_at: state.died_at.clone(),
+        passed: state.passed.clone(),
+        stops: world.stops(),
+    }
+}
+
+fn state_of(world: &World, id: u64) -> String {
+    match world.view(id) {
+        Some(view) => format!("{id} is at {}", view.applied().index),
+        None => format!("{id} does not run"),
+    }
+}

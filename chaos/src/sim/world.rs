@@ -1,0 +1,453 @@
+//! The replicas of a simulated cluster and whoever looks after them: starts, ends, restarts, repairs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use futures::{FutureExt, StreamExt, future::BoxFuture};
+use palisade_raft::{
+    Disk, Identity, LogSizes, Member, MembershipTuning, Neighbours, Replica, ReplicaOptions,
+    Tuning, Wires, disk::MemFiles,
+};
+use palisade_state::{ReplicaId, Rt, Store, View};
+use tokio::sync::oneshot;
+
+use super::{
+    chores,
+    clock::NodeClock,
+    disk::SimDisk,
+    eyes::Eyes,
+    members,
+    net::Net,
+    nodes::{Life, Nodes, lock, now},
+    points::End,
+    runtime::{NodePort, NodesRt, world_sleep},
+    wire,
+};
+use crate::random::Random;
+
+/// How often the replicas are looked after.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a client's connection waits for an answer.
+const ASK_LIMIT: Duration = Duration::from_secs(6);
+
+pub(crate) type Handle = Arc<Replica<NodesRt>>;
+
+/// A place for a replica.
+struct Place {
+    life: Life,
+    disk: SimDisk,
+    replica: Option<Handle>,
+    /// When it is started again.
+    start_at: Option<Duration>,
+    /// Its clock's pace, and how far its wall time is off.
+    ppm: i64,
+    wall_off_ms: i64,
+    starts: u64,
+}
+
+struct State {
+    places: BTreeMap<u64, Place>,
+    next_life: Life,
+    random: Random,
+    /// Faults that replicas gave for stopping.
+    stops: Vec<String>,
+    /// The replica whose files are damaged.
+    decayed: Option<u64>,
+    /// Who is started again at once.
+    soon: BTreeSet<u64>,
+}
+
+/// See the module.
+pub(crate) struct World {
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) net: Arc<Net>,
+    pub(crate) eyes: Arc<Eyes>,
+    seed: u64,
+    /// How many there are at first.
+    replicas: u64,
+    state: Mutex<State>,
+}
+
+impl Place {
+    fn new(disk: SimDisk, start_at: Option<Duration>) -> Self {
+        Self { life: 0, disk, replica: None, start_at, ppm: 0, wall_off_ms: 0, starts: 0 }
+    }
+}
+
+/// Small files and short times, so that much happens in a minute.
+pub(crate) fn tuning() -> Tuning {
+    let log = LogSizes {
+        segment_bytes: 128 << 10,
+        first_segment_bytes: 32 << 10,
+        reserve_bytes: 256 << 10,
+    };
+    Tuning {
+        log,
+        snapshot_log_bytes: 96 << 10,
+        snapshot_check: Duration::from_millis(500),
+        keep_entries: 40,
+        patience: Duration::from_secs(4),
+        membership: MembershipTuning {
+            promote_lag: 20,
+            promote_after: Duration::from_secs(1),
+            learner_timeout: Duration::from_secs(20),
+            ..MembershipTuning::default()
+        },
+        ..Tuning::default()
+    }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, nodes: Arc<Nodes>, replicas: u64) -> Arc<Self> {
+        let net = Net::new(nodes.clone(), seed);
+        let eyes = Eyes::new(nodes.clone());
+        let mut random = Random::part(seed, "world");
+        let place = |id: u64, random: &mut Random| {
+            let disk = SimDisk::new(MemFiles::new(), Random::part(seed, &format!("disk-{id}")));
+            net.name(&format!("replica-{id}:1"), id);
+            Place::new(disk, Some(Duration::from_micros(random.below(2_000))))
+        };
+        let places = (1..=replicas).map(|id| (id, place(id, &mut random))).collect();
+        let state = State {
+            places,
+            next_life: 1,
+            random,
+            stops: vec![],
+            decayed: None,
+            soon: BTreeSet::new(),
+        };
+        Arc::new(Self { nodes, net, eyes, seed, replicas, state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// All places, whether somebody is there or not.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        self.state().places.keys().copied().collect()
+    }
+
+    /// The first members, as everybody is started with them.
+    fn members(&self) -> Vec<Member> {
+        let member = |id: u64| Member {
+            id: ReplicaId(id),
+            peer_addr: format!("replica-{id}:1"),
+            api_addr: format!("replica-{id}:2"),
+        };
+        (1..=self.replicas).map(member).collect()
+    }
+
+    /// Makes a place for a replica that was enrolled, unless there is one; it starts with an empty disk.
+    pub(crate) fn add(&self, id: u64, peer_addr: &str) {
+        self.net.name(peer_addr, id);
+        let mut state = self.state();
+        if state.places.contains_key(&id) {
+            return;
+        }
+        let disk = SimDisk::new(MemFiles::new(), Random::part(self.seed, &format!("disk-{id}")));
+        let start_at = Some(now() + Duration::from_millis(state.random.below(2_000)));
+        state.places.insert(id, Place::new(disk, start_at));
+    }
+
+    /// A replica that was removed is not started again.
+    pub(crate) fn retire(&self, id: u64) {
+        self.nodes.tell(|| format!("replica {id} is gone for good"));
+        self.end(id, End::Process, Duration::MAX / 4);
+        self.state().places.remove(&id);
+    }
+
+    /// The replica at a place, if it runs.
+    pub(crate) fn running(&self, id: u64) -> Option<(Life, Handle)> {
+        let state = self.state();
+        let place = state.places.get(&id)?;
+        let replica = place.replica.clone()?;
+        let life = place.life;
+        drop(state);
+        (!self.nodes.is_gone(life)).then_some((life, replica))
+    }
+
+    /// The disk at a place.
+    pub(crate) fn disk(&self, id: u64) -> Option<SimDisk> {
+        self.state().places.get(&id).map(|place| place.disk.clone())
+    }
+
+    /// The present life at a place.
+    pub(crate) fn life(&self, id: u64) -> Option<Life> {
+        self.state().places.get(&id).map(|place| place.life)
+    }
+
+    /// Whoever leads, as far as it knows itself.
+    pub(crate) fn leader(&self) -> Option<u64> {
+        self.ids().into_iter().find(|id| {
+            self.running(*id)
+                .is_some_and(|(life, replica)| self.nodes.within(life, || replica.is_leader()))
+        })
+    }
+
+    /// What a replica serves.
+    pub(crate) fn view(&self, id: u64) -> Option<View> {
+        let (life, replica) = self.running(id)?;
+        Some(self.nodes.within(life, || replica.view()))
+    }
+
+    /// Sets a clock's pace, now and for later lives, and how far its wall time is off.
+    pub(crate) fn set_clock(&self, id: u64, ppm: i64, wall_off_ms: i64) {
+        let life = {
+            let mut state = self.state();
+            let Some(place) = state.places.get_mut(&id) else { return };
+            (place.ppm, place.wall_off_ms) = (ppm, wall_off_ms);
+            place.life
+        };
+        if let Some(known) = self.nodes.state().lives.get_mut(&life) {
+            known.clock.set_pace(now(), ppm);
+            known.clock.wall_off_ms = wall_off_ms;
+        }
+    }
+
+    /// Ends a replica where it stands; it is started again after `pause`.
+    pub(crate) fn end(&self, id: u64, end: End, pause: Duration) {
+        let seed = self.state().random.next();
+        let Some((life, _)) = self.running(id) else { return };
+        self.nodes.tell(|| format!("node {id} ends ({end:?})"));
+        if let Some(disk) = self.disk(id) {
+            disk.ends(end, seed);
+        }
+        self.nodes.kill(life);
+        self.clear(id, pause);
+    }
+
+    /// Takes away what an ended life has left.
+    fn clear(&self, id: u64, pause: Duration) {
+        let end = self.net.detach(id);
+        let (life, replica) = {
+            let mut state = self.state();
+            let Some(place) = state.places.get_mut(&id) else { return };
+            place.start_at = Some(now() + pause);
+            (place.life, place.replica.take())
+        };
+        self.nodes.within(life, move || drop((end, replica)));
+        self.nodes.note(&[5, id, u64::from(life)]);
+    }
+
+    /// When a replica ends at a named place, it is started again at once.
+    pub(crate) fn start_soon(&self, id: u64) {
+        self.state().soon.insert(id);
+    }
+
+    /// Whether this may be the one replica of the run whose files are damaged.
+    pub(crate) fn may_decay(&self, id: u64) -> bool {
+        self.running(id).is_some() && self.state().decayed.is_none()
+    }
+
+    /// Changes a bit of a file of a replica that does not run.
+    pub(crate) fn decay(&self, id: u64, dir: &str, random: &mut Random) {
+        let Some(disk) = self.disk(id) else { return };
+        self.state().decayed = Some(id);
+        let dir = PathBuf::from("/data").join(dir);
+        if let Some(what) = disk.decay(&dir, random) {
+            self.nodes.tell(|| format!("node {id}: {what}"));
+        }
+    }
+
+    /// Looks after all places until the world ends.
+    pub(crate) async fn keep(self: Arc<Self>) {
+        loop {
+            world_sleep(LOOK).await;
+            for id in self.ids() {
+                self.look_after(id).await;
+            }
+        }
+    }
+
+    async fn look_after(self: &Arc<Self>, id: u64) {
+        let (life, running, due) = {
+            let state = self.state();
+            let Some(place) = state.places.get(&id) else { return };
+            let due = place.start_at.is_some_and(|at| at <= now());
+            (place.life, place.replica.clone(), due)
+        };
+        match running {
+            Some(replica) if self.nodes.is_gone(life) => {
+                self.nodes.kill(life);
+                self.nodes.within(life, || drop(replica));
+                let pause = self.pause(id);
+                self.clear(id, pause);
+            }
+            Some(replica) => {
+                if self.nodes.within(life, || replica.is_removed()) {
+                    drop(replica);
+                    self.retire(id);
+                } else if let Some(fault) = self.nodes.within(life, || replica.fault()) {
+                    self.nodes.tell(|| format!("replica {id} stopped: {fault}"));
+                    self.state().stops.push(format!("replica {id}: {fault}"));
+                    self.end(id, End::Process, Duration::from_millis(500));
+                }
+            }
+            None if due => self.start(id).await,
+            None => {}
+        }
+    }
+
+    fn pause(&self, id: u64) -> Duration {
+        let mut state = self.state();
+        let most = if state.soon.remove(&id) { 40 } else { 3_000 };
+        Duration::from_millis(state.random.within(20, most))
+    }
+
+    /// Starts a replica from what its disk holds.
+    async fn start(self: &Arc<Self>, id: u64) {
+        let Some((life, disk)) = self.begin(id) else { return };
+        let port = NodePort { nodes: self.nodes.clone(), life, eyes: self.eyes.clone() };
+        let rt: Rt = Arc::new(port);
+        let wires = wire::Wires { net: self.net.clone(), node: id, life };
+        let options = ReplicaOptions {
+            dir: PathBuf::from("/data"),
+            disk: Disk::simulated(Arc::new(disk)),
+            identity: Identity {
+                cluster: "sim".into(),
+                lineage: "sim".into(),
+                epoch: 0,
+                replica: ReplicaId(id),
+            },
+            wires: Wires::Custom(Arc::new(wires)),
+            tuning: tuning(),
+            rt: rt.clone(),
+            neighbours: Neighbours { hints: self.members(), ..Neighbours::default() },
+        };
+        let started = Replica::<NodesRt>::start(options).await;
+        match started {
+            Ok(replica) => self.started(id, life, rt, replica),
+            Err(_) if self.nodes.is_gone(life) => {
+                self.nodes.kill(life);
+                let pause = self.pause(id);
+                self.clear(id, pause);
+            }
+            Err(error) => {
+                let text = error.to_string();
+                self.nodes.tell(|| format!("replica {id} does not start: {text}"));
+                self.nodes.kill(life);
+                self.clear(id, Duration::from_secs(5));
+                if self.state().decayed == Some(id) {
+                    self.repair(id);
+                    return;
+                }
+                self.eyes.breach("start", format!("replica {id} does not start: {text}"));
+            }
+        }
+    }
+
+    /// Has another replica take the place of one that cannot be started any more.
+    fn repair(self: &Arc<Self>, id: u64) {
+        self.state().places.remove(&id);
+        let random = Random::part(self.seed, &format!("repair-{id}"));
+        let repairing = members::put_in_place_of(self.clone(), id, random, 60);
+        self.nodes.spawn(0, repairing.boxed());
+    }
+
+    fn begin(&self, id: u64) -> Option<(Life, SimDisk)> {
+        let mut state = self.state();
+        let life = state.next_life;
+        state.next_life += 1;
+        let since = Duration::from_millis(state.random.below(77_000));
+        let place = state.places.get_mut(&id)?;
+        place.starts += 1;
+        let seed = self.seed;
+        let part = format!("disk-{id}-{}", place.starts);
+        place.disk = place.disk.next(Random::part(seed, &part));
+        place.life = life;
+        place.start_at = None;
+        let clock = NodeClock::new(now(), since, place.ppm, place.wall_off_ms);
+        let disk = place.disk.clone();
+        drop(state);
+        self.nodes.begin(life, id, clock, Some(disk.clone()));
+        Some((life, disk))
+    }
+
+    fn started(self: &Arc<Self>, id: u64, life: Life, rt: Rt, replica: Handle) {
+        self.nodes.tell(|| format!("replica {id} runs"));
+        let api = self.nodes.within(life, || replica.peer_api());
+        self.net.attach(id, life, api);
+        let (eyes, watched) = (self.eyes.clone(), replica.clone());
+        let watching = async move {
+            let mut watch = watched.watch();
+            while watch.next().await.is_some() {
+                let view = watched.view();
+                if view.applied().index.is_multiple_of(16) {
+                    eyes.compare(id, &view);
+                }
+            }
+        };
+        self.nodes.spawn(life, watching.boxed());
+        let working = chores::work(rt, replica.clone());
+        self.nodes.spawn(life, working.boxed());
+        let (forming, members) = (replica.clone(), self.members());
+        let is_first = id <= self.replicas;
+        let forming = async move {
+            if is_first && forming.view().formation().is_none() {
+                let _ = forming.form(&members).await;
+            }
+        };
+        self.nodes.spawn(life, forming.boxed());
+        if let Some(place) = self.state().places.get_mut(&id) {
+            place.replica = Some(replica);
+        }
+    }
+
+    /// Starts everything that is down, soon.
+    pub(crate) fn start_all(&self) {
+        let soon = now();
+        for place in self.state().places.values_mut() {
+            place.start_at = place.start_at.map(|at| at.min(soon));
+        }
+    }
+
+    /// Ends everything, so that nothing of the run is left.
+    pub(crate) fn tear_down(&self) {
+        for id in self.ids() {
+            let Some(life) = self.life(id) else { continue };
+            self.nodes.kill(life);
+            self.clear(id, Duration::MAX / 4);
+        }
+    }
+
+    /// Why replicas stopped by themselves.
+    pub(crate) fn stops(&self) -> Vec<String> {
+        self.state().stops.clone()
+    }
+
+    /// Asks a replica something, as a client does over the network: what runs there runs as one of its tasks.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        id: u64,
+        ask: impl FnOnce(Handle) -> BoxFuture<'static, T> + Send + 'static,
+    ) -> Option<T> {
+        self.way().await;
+        let (life, replica) = self.running(id)?;
+        let (answer, answered) = oneshot::channel();
+        let nodes = self.nodes.clone();
+        let asked = async move {
+            let value = ask(replica).await;
+            if !nodes.is_gone(life) {
+                let _ = answer.send(value);
+            }
+        };
+        self.nodes.spawn(life, asked.boxed());
+        let limit = std::pin::pin!(world_sleep(ASK_LIMIT));
+        let value = match futures::future::select(answered, limit).await {
+            futures::future::Either::Left((value, _)) => value.ok(),
+            futures::future::Either::Right(_) => None,
+        };
+        self.way().await;
+        value
+    }
+
+    async fn way(&self) {
+        let micros = self.state().random.within(50, 2_000);
+        world_sleep(Duration::from_micros(micros)).await;
+    }
+}
