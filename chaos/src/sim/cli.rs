@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -41,7 +41,7 @@ pub(crate) struct Sim {
     #[arg(long, value_name = "MS")]
     until: Option<u64>,
     /// How many clients [default: as the seed says]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=16))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(0..=16))]
     clients: Option<u64>,
     /// Do not look for less that fails as well
     #[arg(long)]
@@ -49,7 +49,10 @@ pub(crate) struct Sim {
     /// Which faults, with commas between them; `none` for none [default: all]
     #[arg(long, value_delimiter = ',', value_name = "FAULT,…")]
     faults: Option<Vec<String>>,
-    /// A defect to put into the product, in a build with the feature `planted`
+    /// Stop at the first seed that fails
+    #[arg(long)]
+    stop: bool,
+    /// A defect to put into the product, in a build with the feature `planted`; `all` for one after the other
     #[arg(long, value_name = "DEFECT", hide = !cfg!(feature = "planted"))]
     plant: Option<String>,
     /// Threads [default: one for each processor]
@@ -71,10 +74,16 @@ impl Sim {
     }
 
     fn defect(&self) -> Result<Option<Defect>, String> {
-        let Some(name) = &self.plant else { return Ok(None) };
+        let name = match &self.plant {
+            None => return Ok(None),
+            Some(name) => name,
+        };
         if !cfg!(feature = "planted") {
             return Err("this build can have no planted defect: build it with --features planted"
                 .to_owned());
+        }
+        if name == "all" {
+            return Ok(None);
         }
         let found = Defect::ALL.into_iter().find(|defect| defect.name() == name);
         let known = || Defect::ALL.into_iter().map(Defect::name);
@@ -87,6 +96,9 @@ impl Sim {
         let plant = self.defect()?;
         let length = Duration::from_secs(self.minutes * 60);
         let begun = Clock::start();
+        if self.plant.as_deref() == Some("all") {
+            return Ok(self.plants(&allowed, length));
+        }
         if self.seeds == 1 && self.hours.is_none() {
             return Ok(self.one(&allowed, length, plant, &begun));
         }
@@ -148,39 +160,102 @@ impl Sim {
         plant: Option<Defect>,
         begun: &Clock,
     ) -> u8 {
+        let (sum, first) = self.campaign(allowed, length, plant, begun);
+        print!("{}", summary(&sum.ran));
+        told_speed(sum.runs, sum.ran.time, begun.elapsed().as_secs_f64());
+        u8::from(first.is_some())
+    }
+
+    /// Runs seeds on all processors; also says the first that failed and what failed in it.
+    fn campaign(
+        &self,
+        allowed: &[Fault],
+        length: Duration,
+        plant: Option<Defect>,
+        begun: &Clock,
+    ) -> (Sum, Option<(u64, String)>) {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         let next = AtomicU64::new(0);
-        let is_bad = AtomicBool::new(false);
-        let total = Mutex::new((0_u64, Duration::ZERO, Ran::default()));
-        let limit = self.hours.map(|hours| hours * 3600);
+        let sum = Mutex::new(Sum::default());
+        let bad: Mutex<Option<(u64, String)>> = Mutex::default();
+        let limit = self.hours.map(|hours| Duration::from_secs(hours * 3600));
+        let work = || {
+            loop {
+                let nth = next.fetch_add(1, Ordering::Relaxed);
+                let is_over = limit.map_or(nth >= self.seeds, |limit| begun.elapsed() >= limit);
+                if is_over || (self.stop && lock(&bad).is_some()) {
+                    return;
+                }
+                let seed = self.seed + nth;
+                let ran = run(&Options { plant, ..Options::of(seed, length, allowed) });
+                if let Some(breach) = ran.breaches.first() {
+                    let mut bad = lock(&bad);
+                    if bad.as_ref().is_none_or(|(known, _)| seed < *known) {
+                        *bad = Some((seed, breach.check.to_owned()));
+                    }
+                    if plant.is_none() {
+                        print!("{}", shown(seed, &ran, false));
+                    }
+                }
+                lock(&sum).add(ran);
+            }
+        };
         std::thread::scope(|scope| {
             for _ in 0..self.jobs.unwrap_or(processors).max(1) {
-                scope.spawn(|| {
-                    loop {
-                        let nth = next.fetch_add(1, Ordering::Relaxed);
-                        let is_over = match limit {
-                            Some(limit) => begun.elapsed().as_secs_f64() >= limit as f64,
-                            None => nth >= self.seeds,
-                        };
-                        if is_over {
-                            return;
-                        }
-                        let seed = self.seed + nth;
-                        let options = Options { plant, ..Options::of(seed, length, allowed) };
-                        let ran = run(&options);
-                        if !ran.breaches.is_empty() {
-                            is_bad.store(true, Ordering::Relaxed);
-                            print!("{}", shown(seed, &ran, false));
-                        }
-                        add(&mut lock(&total), ran);
-                    }
-                });
+                scope.spawn(work);
             }
         });
-        let (runs, time, sum) = total.into_inner().unwrap_or_default();
-        print!("{}", summary(&sum));
-        told_speed(runs, time, begun.elapsed().as_secs_f64());
-        u8::from(is_bad.into_inner())
+        let bad = bad.into_inner().unwrap_or_default();
+        (sum.into_inner().unwrap_or_default(), bad)
+    }
+
+    /// Puts each defect in and says what caught it.
+    fn plants(&self, allowed: &[Fault], length: Duration) -> u8 {
+        let mut missed = 0;
+        for defect in Defect::ALL {
+            let begun = Clock::start();
+            let (sum, caught) = self.campaign(allowed, length, Some(defect), &begun);
+            let (name, seconds) = (defect.name(), begun.elapsed().as_secs());
+            match caught {
+                Some((seed, check)) => {
+                    let nth = seed - self.seed + 1;
+                    println!(
+                        "{name}: caught by {check} with seed {nth} of {} ({seconds} s)",
+                        sum.runs
+                    );
+                }
+                None => {
+                    missed += 1;
+                    println!("{name}: NOT caught in {} seeds ({seconds} s)", sum.runs);
+                }
+            }
+        }
+        u8::from(missed > 0)
+    }
+}
+
+/// Many runs together.
+#[derive(Default)]
+struct Sum {
+    runs: u64,
+    ran: Ran,
+}
+
+impl Sum {
+    fn add(&mut self, ran: Ran) {
+        self.runs += 1;
+        let sum = &mut self.ran;
+        sum.time += ran.time;
+        sum.operations += ran.operations;
+        sum.acknowledged += ran.acknowledged;
+        sum.unknown += ran.unknown;
+        sum.terms += ran.terms;
+        sum.applied += ran.applied;
+        sum.compared += ran.compared;
+        for (point, times) in ran.died_at {
+            *sum.died_at.entry(point).or_default() += times;
+        }
+        sum.stops.extend(ran.stops);
     }
 }
 
@@ -191,26 +266,6 @@ fn seed_of(text: &str) -> Result<u64, String> {
         return Err(format!("the seed is of simulator version {version}, and this is {VERSION}"));
     }
     number.parse().map_err(|_| "a seed is a whole number below 2^64".to_owned())
-}
-
-fn add(total: &mut (u64, Duration, Ran), ran: Ran) {
-    let (runs, time, sum) = total;
-    *runs += 1;
-    *time += ran.time;
-    sum.operations += ran.operations;
-    sum.acknowledged += ran.acknowledged;
-    sum.unknown += ran.unknown;
-    sum.terms += ran.terms;
-    sum.applied += ran.applied;
-    sum.compared += ran.compared;
-    sum.breaches.extend(ran.breaches);
-    for (point, times) in ran.died_at {
-        *sum.died_at.entry(point).or_default() += times;
-    }
-    for (point, times) in ran.passed {
-        *sum.passed.entry(point).or_default() += times;
-    }
-    sum.stops.extend(ran.stops);
 }
 
 fn told_speed(runs: u64, time: Duration, real: f64) {

@@ -38,6 +38,15 @@ pub(crate) fn value_of(view: &View, key: u64) -> Option<u64> {
     Some(u64::from_be_bytes(bytes))
 }
 
+fn event(kind: &str, row: &str, value: u64) -> EventDraft {
+    EventDraft {
+        kind: kind.to_owned(),
+        tenant: String::new(),
+        subject: format!("register/{row}"),
+        data: value.to_string().into_bytes(),
+    }
+}
+
 /// One client.
 pub(crate) struct Client {
     pub(crate) world: Arc<World>,
@@ -143,12 +152,7 @@ impl Client {
             }),
             points,
             writes: vec![write],
-            events: vec![EventDraft {
-                kind: SET.into(),
-                tenant: String::new(),
-                subject: format!("register/{row}"),
-                data: value.to_string().into_bytes(),
-            }],
+            events: vec![event(SET, &row, value), event("register.seen", &row, value ^ 1)],
             audit: Some(AuditDraft {
                 actor: format!("client-{}", self.number),
                 method: "registers.set".into(),

@@ -96,7 +96,6 @@ pub(crate) struct Ran {
     pub(crate) compared: u64,
     /// Where replicas died, by the place.
     pub(crate) died_at: BTreeMap<&'static str, u64>,
-    pub(crate) passed: BTreeMap<&'static str, u64>,
     /// Why replicas stopped by themselves.
     pub(crate) stops: Vec<String>,
 }
@@ -231,7 +230,6 @@ fn report(world: &World, records: &Mutex<Vec<Record>>, keys: u64, converged: boo
         applied,
         compared,
         died_at: state.died_at.clone(),
-        passed: state.passed.clone(),
         stops: world.stops(),
     }
 }

@@ -95,8 +95,6 @@ pub(crate) struct State {
     slots: BTreeMap<(Life, u64), Arc<Slot>>,
     pub(crate) lives: BTreeMap<Life, LifeState>,
     pub(crate) armed: Vec<Armed>,
-    /// Places that were passed, and how often.
-    pub(crate) passed: BTreeMap<&'static str, u64>,
     /// Places at which somebody died.
     pub(crate) died_at: BTreeMap<&'static str, u64>,
     panics: Vec<String>,
