@@ -170,8 +170,8 @@ pub(crate) fn plan(seed: u64, length: Duration, allowed: &[Fault]) -> Vec<Planne
 }
 
 /// Carries a plan out.
-pub(crate) async fn carry_out(world: Arc<World>, plan: Vec<Planned>) {
-    for planned in plan {
+pub(crate) async fn carry_out(world: Arc<World>, plan: Vec<Planned>, length: Duration) {
+    for planned in plan.into_iter().filter(|planned| planned.at < length) {
         world_sleep(planned.at.saturating_sub(now())).await;
         world.nodes.note(&[7, planned.seed]);
         let doing = strike(world.clone(), planned.fault, Random::part(planned.seed, "fault"));
@@ -429,10 +429,10 @@ impl Strike {
     /// Once a run: of a second replica that is lost nothing good can be said.
     fn decay(&mut self) {
         let (id, pause) = (self.any(), self.millis(20, 1_000));
-        let dir = if self.random.coin() { "log" } else { "snapshots" };
+        let dirs = if self.random.coin() { ["log", "snapshots"] } else { ["snapshots", "log"] };
         if self.world.may_decay(id) {
             self.world.end(id, End::Process, pause);
-            self.world.decay(id, dir, &mut self.random);
+            let _ = dirs.iter().find(|dir| self.world.decay(id, dir, &mut self.random));
         }
     }
 

@@ -134,7 +134,7 @@ async fn simulate(options: Options, nodes: Arc<Nodes>) -> Ran {
         };
         nodes.spawn(0, client.run().boxed());
     }
-    nodes.spawn(0, faults::carry_out(world.clone(), options.plan.clone()).boxed());
+    nodes.spawn(0, faults::carry_out(world.clone(), options.plan.clone(), options.length).boxed());
     world_sleep(options.length).await;
     let converged = calm(&world, &stop, &working).await;
     let ran = report(&world, &records, keys, converged);

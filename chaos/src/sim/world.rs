@@ -244,14 +244,15 @@ impl World {
         self.running(id).is_some() && self.state().decayed.is_none()
     }
 
-    /// Changes a bit of a file of a replica that does not run.
-    pub(crate) fn decay(&self, id: u64, dir: &str, random: &mut Random) {
-        let Some(disk) = self.disk(id) else { return };
-        self.state().decayed = Some(id);
+    /// Changes a bit of a file of a replica that does not run; false when there is none.
+    pub(crate) fn decay(&self, id: u64, dir: &str, random: &mut Random) -> bool {
         let dir = PathBuf::from("/data").join(dir);
-        if let Some(what) = disk.decay(&dir, random) {
-            self.nodes.tell(|| format!("node {id}: {what}"));
-        }
+        let Some(what) = self.disk(id).and_then(|disk| disk.decay(&dir, random)) else {
+            return false;
+        };
+        self.state().decayed = Some(id);
+        self.nodes.tell(|| format!("node {id}: {what}"));
+        true
     }
 
     /// Looks after all places until the world ends.
