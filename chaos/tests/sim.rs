@@ -1,5 +1,7 @@
 //! The simulator from outside: its seeds, its words, its exit codes.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::process::{Command, Output};
 
 fn sim(args: &[&str]) -> Output {
