@@ -234,6 +234,17 @@ impl Contexts {
         self.contexts.sort_by(|one, other| one.name.cmp(&other.name));
     }
 
+    /// Adds or replaces the context of a cluster that was just made. It becomes the current one only if there is none:
+    /// whoever works on a cluster goes on with that one. Answers what to say about it.
+    pub fn put_new(&mut self, context: Context) -> Option<String> {
+        let name = context.name.clone();
+        self.put(context);
+        let current = self.current.get_or_insert_with(|| name.clone());
+        (*current != name).then(|| {
+            format!("the current context is still {current:?}; to change that: palisade context use {name}")
+        })
+    }
+
     /// Removes a context; answers whether it was there.
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.contexts.len();
@@ -381,6 +392,19 @@ mod tests {
         let (_dir, path) = saved();
         assert_eq!(Contexts::load(&path).unwrap(), sample());
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_new_cluster_does_not_take_the_place_of_the_one_that_is_worked_on() {
+        let trial = |name: &str| Context { name: name.into(), ..sample().contexts[0].clone() };
+        let mut contexts = sample();
+        let said = contexts.put_new(trial("trial")).unwrap();
+        assert!(said.contains("still \"dev\"") && said.contains("context use trial"), "{said}");
+        assert_eq!((contexts.current.as_deref(), contexts.contexts.len()), (Some("dev"), 3));
+        assert_eq!(contexts.put_new(trial("dev")), None);
+        let mut none = Contexts::default();
+        assert_eq!(none.put_new(trial("first")), None);
+        assert_eq!(none.current.as_deref(), Some("first"));
     }
 
     #[test]

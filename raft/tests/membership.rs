@@ -427,6 +427,9 @@ async fn an_address_is_set_for_a_replica_and_never_twice() {
     let taken = cluster.node(3).addr.to_string();
     assert_eq!(why(&replica, set(2, &taken, "")).await, Why::Invalid);
     assert_eq!(why(&replica, set(42, "a:1", "")).await, Why::UnknownReplica);
+    for anywhere in ["0.0.0.0:1", "[::]:1"] {
+        assert_eq!(why(&replica, set(2, anywhere, "")).await, Why::Invalid);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

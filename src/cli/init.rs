@@ -48,8 +48,7 @@ impl Init {
             node_lost_ms: NODE_LOST_MS,
         };
         let made = init(&options)?;
-        contexts.put(made.context);
-        contexts.current = Some(self.name.clone());
+        let other = contexts.put_new(made.context);
         if let Err(error) = contexts.save(&path) {
             // Their only token would be lost. Best effort: what stays is named by the next try.
             for dir in &made.replicas {
@@ -71,6 +70,7 @@ impl Init {
             self.name,
             path.display()
         ));
+        other.into_iter().for_each(output::say);
         output::say(
             "each replica's pki/backup.key opens this cluster's backups and nothing else does: keep a copy of it safe, \
              apart from them",

@@ -69,6 +69,15 @@ impl<R: AsyncRuntime> Members<R> {
                 }
             }
         }
+        let is_anywhere = |addr: &str| {
+            addr.parse::<std::net::SocketAddr>().is_ok_and(|addr| addr.ip().is_unspecified())
+        };
+        if let Some(addr) = [peer_addr, api_addr].into_iter().find(|addr| is_anywhere(addr)) {
+            let what = format!(
+                "{addr} is where to listen, and nobody is reached there: give a name or an IP"
+            );
+            return refuse(Why::Invalid, what);
+        }
         if !peer_addr.is_empty() && peer_addr == api_addr {
             return refuse(Why::Invalid, format!("{peer_addr} cannot be both its addresses"));
         }

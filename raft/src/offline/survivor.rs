@@ -8,6 +8,7 @@ use super::OfflineError;
 use crate::{
     Identity,
     disk::{DirLock, Files, StdFiles},
+    exile,
     offload::Disk,
     snapshots::{Found, SnapshotStore},
     start::check_gap,
@@ -48,11 +49,16 @@ impl Survivor {
     /// Reads the data directory `data`, which no replica may use meanwhile. It blocks.
     ///
     /// # Errors
-    /// It is in use, damaged (with file and offset), or holds no cluster.
+    /// It is in use, damaged (with file and offset), holds no cluster, or its replica was removed or is a copy.
     pub fn read(data: &Path) -> Result<Self, OfflineError> {
         let lock = DirLock::acquire(data)?;
         let unused = || OfflineError::Unused { dir: data.to_owned() };
         let identity = Identity::read(data)?.ok_or_else(unused)?;
+        // Whoever has lost something may be all that is left; a removed one and a copy are behind a cluster that went on.
+        match exile::check(data, &identity) {
+            Ok(()) | Err(exile::Barred::Lost(_)) => {}
+            Err(barred) => return Err(barred.into()),
+        }
         let Loaded { machine, membership, term, committed } = load(data, &identity)?;
         let last = machine.applied().index;
         if machine.published().view().formation().is_none() {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use palisade_raft::offline::OfflineError;
 use serde_json::json;
 
 use super::Session;
@@ -43,7 +44,7 @@ impl From<RecoverError> for Failure {
                 "every replica has the same pki/backup.key, and you may have kept a copy: put it there; if it is lost, \
                  add --without-backup: the old data is renamed and kept in any case",
             ),
-            error @ RecoverError::Lock(_) => Self::new(Exit::Conflict, chain(&error)),
+            error @ (RecoverError::Lock(_) | RecoverError::Data(OfflineError::Removed(_))) => Self::new(Exit::Conflict, chain(&error)),
             error => Self::new(Exit::Error, chain(&error)),
         }
     }

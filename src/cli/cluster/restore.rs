@@ -77,9 +77,9 @@ impl Restore {
             heartbeat_ms: HEARTBEAT_MS,
             node_lost_ms: NODE_LOST_MS,
         };
+        let mut other = None;
         let made = restore(&options, |context| {
-            contexts.put(context.clone());
-            contexts.current = Some(self.name.clone());
+            other = contexts.put_new(context.clone());
             contexts.save(&path)
         })?;
         output::say(format!(
@@ -87,6 +87,7 @@ impl Restore {
             made.cluster, made.lineage, made.epoch, made.pin
         ));
         output::say(format!("its admin is the context {:?} in {}", self.name, path.display()));
+        other.into_iter().for_each(output::say);
         print(session.format(), &file, &made, self.fork)
     }
 }

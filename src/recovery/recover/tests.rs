@@ -284,6 +284,28 @@ fn a_journal_of_a_newer_release_is_refused_with_both_formats() {
 }
 
 #[test]
+fn a_replica_that_was_removed_or_is_a_copy_is_not_recovered() {
+    for (mark, word) in [("removed.json", "was removed"), ("copy.json", "is a copy")] {
+        let home = tempfile::tempdir().unwrap();
+        let path = survivor(home.path());
+        let mark = path.join("data").join(mark);
+        fs::write(&mark, br#"{"cluster":"c","replica":1,"why":"a test"}"#).unwrap();
+        match survey(&options(&path)) {
+            Err(RecoverError::Data(OfflineError::Removed(told))) => {
+                assert!(told.contains(word), "{told}");
+            }
+            other => panic!("{:?}", other.map(|_| ())),
+        }
+        fs::remove_file(&mark).unwrap();
+        look(&path);
+    }
+    let home = tempfile::tempdir().unwrap();
+    let path = survivor(home.path());
+    fs::write(path.join("data/lost.json"), b"{}").unwrap();
+    look(&path);
+}
+
+#[test]
 fn an_epoch_that_is_not_higher_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let path = survivor(home.path());
