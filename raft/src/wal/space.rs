@@ -143,6 +143,18 @@ struct Helper {
     pending: bool,
     /// Somebody waits for what is being made.
     hurry: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Drop for Helper {
+    /// Ends the thread: whoever opens the log next must not see files go that it has just found.
+    fn drop(&mut self) {
+        self.hurry.store(true, Ordering::Relaxed);
+        self.jobs = mpsc::channel().0;
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that makes the log's segments panicked");
+        }
+    }
 }
 
 /// Where the next segment comes from: made in place, or by the helper thread.
@@ -165,7 +177,7 @@ impl Ahead {
         let (space, options) = (self.space.clone(), self.options.clone());
         let hurry = Arc::new(AtomicBool::new(false));
         let hurried = hurry.clone();
-        thread::Builder::new().name("wal-ahead".to_owned()).spawn(move || {
+        let thread = thread::Builder::new().name("wal-ahead".to_owned()).spawn(move || {
             let is_patient = || !hurried.load(Ordering::Relaxed);
             let mut doomed = VecDeque::new();
             for job in inbox {
@@ -182,7 +194,7 @@ impl Ahead {
                 }
             }
         })?;
-        self.helper = Some(Helper { jobs, done, pending: false, hurry });
+        self.helper = Some(Helper { jobs, done, pending: false, hurry, thread: Some(thread) });
         Ok(())
     }
 
