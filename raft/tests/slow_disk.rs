@@ -149,7 +149,7 @@ async fn where_all_disks_stall_nobody_hands_over() {
         let replica = replica.clone();
         tokio::spawn(async move { write(replica.as_ref(), "during", b"v").await })
     };
-    // Twice as long as a hang that is handed over because of.
+    // Shorter than a hang that is handed over because of: this shows that a stall of all elects nobody, not `DISK-1`.
     tokio::time::sleep(Duration::from_millis(2_200)).await;
     disks.iter().for_each(|disk| disk.syncs_take(0));
     writing.await.unwrap().unwrap();
