@@ -11,7 +11,10 @@ use std::{fs, io, io::Write, path::Path, path::PathBuf, sync::Arc};
 
 use palisade_state::ReplicaId;
 
-use crate::{Identity, StartError, fault::Fault, offline::OfflineError, peer::PeerError};
+use crate::{
+    Identity, StartError, fault::Fault, known, log_store::LogStore, offline::OfflineError,
+    peer::PeerError,
+};
 
 const REMOVED: &str = "removed.json";
 const COPY: &str = "copy.json";
@@ -27,12 +30,12 @@ struct Mark {
 }
 
 /// Where this replica hears that it must not serve again.
-#[derive(Debug)]
 pub(crate) struct Exile {
     identity: Arc<Identity>,
     fault: Arc<Fault>,
     /// `None`: nothing outlives the process.
     dir: Option<PathBuf>,
+    log: LogStore,
 }
 
 /// What an operator is told.
@@ -128,17 +131,41 @@ pub(crate) fn check(dir: &Path, identity: &Identity) -> Result<(), Barred> {
 }
 
 impl Exile {
-    pub(crate) fn new(identity: Arc<Identity>, fault: Arc<Fault>, dir: Option<PathBuf>) -> Self {
-        Self { identity, fault, dir }
+    pub(crate) fn new(
+        identity: Arc<Identity>,
+        fault: Arc<Fault>,
+        dir: Option<PathBuf>,
+        log: LogStore,
+    ) -> Self {
+        Self { identity, fault, dir, log }
     }
 
-    /// Takes note when a peer says that this replica was removed.
+    /// Takes note when a peer says that this replica was removed, or that its log ends too early.
     pub(crate) fn note(&self, error: &PeerError) {
         match error {
             PeerError::Removed(why) => self.begin(why),
-            PeerError::Lost(why) => self.lost(why),
+            PeerError::Lost { floor, .. } => {
+                if self.check(*floor).is_ok() {
+                    let floor = *floor;
+                    tracing::debug!(floor, "a peer judged by what this log was, not by what it is");
+                }
+            }
             _ => {}
         }
+    }
+
+    /// `LOST-2`: ends this replica when its log ends before `floor`.
+    ///
+    /// # Errors
+    /// It does.
+    pub(crate) fn check(&self, floor: u64) -> Result<(), PeerError> {
+        let last = self.log.reach();
+        if last >= floor {
+            return Ok(());
+        }
+        let why = known::lost(self.identity.replica.0, last, floor);
+        self.end(LOST, &why, lost_message(&self.identity, &why));
+        Err(PeerError::Refused(why))
     }
 
     /// This replica was removed.
@@ -150,11 +177,6 @@ impl Exile {
     pub(crate) fn copied(&self, why: &str) {
         let dir = self.dir.as_deref().unwrap_or(Path::new("its data directory"));
         self.end(COPY, why, copy_message(&self.identity, why, dir));
-    }
-
-    /// This replica's log has lost something that it had confirmed.
-    pub(crate) fn lost(&self, why: &str) {
-        self.end(LOST, why, lost_message(&self.identity, why));
     }
 
     fn end(&self, name: &str, why: &str, told: String) {

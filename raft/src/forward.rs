@@ -83,7 +83,7 @@ impl Session {
                     PeerError::Unreachable(_)
                     | PeerError::Refused(_)
                     | PeerError::Removed(_)
-                    | PeerError::Lost(_) => Refusal::NotLeader,
+                    | PeerError::Lost { .. } => Refusal::NotLeader,
                     PeerError::Failed(_) => Refusal::Unknown,
                 };
                 return self.end(&refusal);

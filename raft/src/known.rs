@@ -8,7 +8,7 @@
 //! - `LOST-1` A vote of a replica whose log ends before something committed that it is known to have had is not counted,
 //!   nor is one given to it.
 //! - `LOST-2` A replica that learns so of itself stops, and does not start again from this directory. It goes by its own
-//!   log, not by what others see of it.
+//!   log as it is then, not by what others see of it: they judge by a request that may have been on its way for long.
 //! - `LOST-3` A floor is a log entry that was committed when it was known to be in that replica's log, durably: no
 //!   election takes it away again.
 
@@ -19,7 +19,7 @@ use std::{
 
 use palisade_state::{Published, View};
 
-use crate::types::LogId;
+use crate::{peer::PeerError, types::LogId};
 
 /// What a replica had at least that has said something through the log: more than it can write alone.
 const SPOKEN: u64 = 1;
@@ -61,11 +61,14 @@ impl Known {
     /// Whether a replica that says that its log ends at `last` may have this log.
     ///
     /// # Errors
-    /// What it has lost.
-    pub(crate) fn check(&self, replica: u64, last: Option<LogId>) -> Result<(), String> {
+    /// What it has lost: [`PeerError::Lost`].
+    pub(crate) fn check(&self, replica: u64, last: Option<LogId>) -> Result<(), PeerError> {
         let floor = self.floor(replica);
         let last = last.map_or(0, |last| last.index);
-        if last >= floor { Ok(()) } else { Err(lost(replica, last, floor)) }
+        if last >= floor {
+            return Ok(());
+        }
+        Err(PeerError::Lost { floor, why: lost(replica, last, floor) })
     }
 }
 
@@ -93,6 +96,8 @@ mod tests {
         assert_eq!(known.check(3, Some(log_id(2, 228))), Ok(()));
         assert_eq!(known.check(2, None), Ok(()), "another's is its own");
         let error = known.check(3, Some(log_id(9, 227))).unwrap_err();
+        assert!(matches!(error, PeerError::Lost { floor: 228, .. }), "{error:?}");
+        let error = error.to_string();
         assert!(error.contains("entry 227") && error.contains("entry 228"), "{error}");
     }
 }

@@ -146,7 +146,7 @@ impl Link {
                 PeerError::Unreachable(_)
                 | PeerError::Refused(_)
                 | PeerError::Removed(_)
-                | PeerError::Lost(_),
+                | PeerError::Lost { .. },
                 _,
             ) => {
                 self.cut(&mut state, way, &chain(error));

@@ -218,6 +218,12 @@ impl LogStore {
         tail.last.max(tail.purged).map_or(0, |last| last.index)
     }
 
+    /// The index of the last entry that is in the log or in a snapshot; 0: none is.
+    pub(crate) fn reach(&self) -> u64 {
+        // A snapshot that was installed may cover more than the log yet says.
+        self.last_index().max(self.kept.newest().map_or(0, |newest| newest.index))
+    }
+
     fn tail(&self) -> MutexGuard<'_, Tail> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }

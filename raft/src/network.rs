@@ -109,7 +109,7 @@ fn rpc_error<R: AsyncRuntime>(error: &PeerError) -> Rpc<R> {
         PeerError::Unreachable(_)
         | PeerError::Refused(_)
         | PeerError::Removed(_)
-        | PeerError::Lost(_) => Unreachable::new(error).into(),
+        | PeerError::Lost { .. } => Unreachable::new(error).into(),
         PeerError::Failed(_) => NetworkError::new(error).into(),
     }
 }
@@ -142,8 +142,9 @@ impl Network {
     ) -> Result<VoteResponse<C<R>>, PeerError> {
         let answer = answer?;
         if answer.vote_granted
-            && let Err(why) = self.factory.known.check(self.target, answer.last_log_id)
+            && let Err(lost) = self.factory.known.check(self.target, answer.last_log_id)
         {
+            let why = lost.to_string();
             tracing::warn!(peer = self.target, why, "a vote was not counted");
             return Err(PeerError::Refused(why));
         }

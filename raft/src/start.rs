@@ -250,7 +250,12 @@ impl<R: AsyncRuntime> Replica<R> {
         let ReplicaOptions { dir, disk, identity, wires, tuning, rt, neighbours } = options;
         let identity = Arc::new(identity);
         let marks = disk.real.then(|| dir.clone());
-        let exile = Arc::new(Exile::new(identity.clone(), recovery.fault.clone(), marks));
+        let exile = Arc::new(Exile::new(
+            identity.clone(),
+            recovery.fault.clone(),
+            marks,
+            recovery.log.clone(),
+        ));
         let connected = connect(&rt, &identity, wires, &exile).await?;
         let me = identity.replica.0;
         let metrics = Arc::new(Metrics::default());
@@ -363,8 +368,6 @@ impl<R: AsyncRuntime> Parts<R> {
             members: asking.members.clone(),
             door: door.clone(),
             known: self.known.clone(),
-            log: log.clone(),
-            published: self.published.clone(),
             exile: self.peers.exile().clone(),
         });
         self.spawn_store(&stop, &wal, &leadership, &proposer, waiting, readers);

@@ -5,7 +5,7 @@ use palisade_state::Store;
 
 use crate::{
     support::{Cluster, eventually, holds, tuning, write},
-    wires::{Simulated, formed, members, start},
+    wires::{Simulated, formed, leads, members, start},
 };
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {
@@ -84,4 +84,27 @@ async fn an_emptied_replica_makes_nobody_leader_who_lacks_what_was_acknowledged(
         eventually("the one that has it leads", || first.is_leader().then(|| first.view())).await;
     assert!(holds(&view, "acknowledged"));
     assert_eq!((first.fault(), stale.fault()), (None, None));
+}
+
+/// A request for votes that was on its way for long was taken for what the log is now, and ended a sound replica for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_from_before_its_log_grew_does_not_end_a_sound_replica() {
+    let Simulated { wires, mut replicas, .. } = formed(tuning()).await;
+    for replica in &replicas {
+        eventually("all have reported", || {
+            (1..=3).all(|id| replica.view().replica(id).is_some()).then_some(())
+        })
+        .await;
+    }
+    wires.votes_from_the_past(true);
+    let leader = replicas.remove(leads(&replicas).await);
+    wires.remove(leader.replica().0);
+    leader.shutdown().await;
+    eventually("both are refused", || (wires.late_votes() >= 8).then_some(())).await;
+    wires.votes_from_the_past(false);
+    leads(&replicas).await;
+    write(replicas[0].as_ref(), "after", b"v").await.unwrap();
+    for replica in &replicas {
+        assert_eq!(replica.fault(), None);
+    }
 }

@@ -21,6 +21,7 @@ use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 pub const LINEAGE: &str = "lineage-1";
 pub const CLUSTER: &str = "cluster-1";
@@ -158,8 +159,17 @@ impl Cluster {
         cluster
     }
 
-    /// No replica yet.
+    /// No replica yet. What replicas log is shown as `RUST_LOG` asks.
     pub fn empty(tuning: Tuning) -> Self {
+        // One test of many in a process is the first.
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(
+                EnvFilter::builder()
+                    .with_default_directive(LevelFilter::OFF.into())
+                    .from_env_lossy(),
+            )
+            .with_writer(std::io::stderr)
+            .try_init();
         Self {
             ca: Arc::new(Ca::new()),
             life: (CLUSTER.into(), 0),

@@ -60,10 +60,13 @@ async fn a_newer_kind_waits_for_the_last_member_and_the_older_release_for_nobody
     cluster.tuning = of(older());
     cluster.start(3).await;
     cluster.leader().await;
-    let status = cluster.replica(1).status();
-    assert_eq!(status.format, 1, "{status:?}");
-    let versions: Vec<_> = status.members.into_iter().map(|member| member.version).collect();
-    assert_eq!(versions, ["1.1.0", "1.1.0", "1.0.0"].map(|version| Some(version.to_owned())));
+    let expected = ["1.1.0", "1.1.0", "1.0.0"].map(|version| Some(version.to_owned()));
+    eventually("all are known for what they run", || {
+        let status = cluster.replica(1).status();
+        assert_eq!(status.format, 1, "{status:?}");
+        status.members.into_iter().map(|member| member.version).eq(expected.clone()).then_some(())
+    })
+    .await;
     let refused = cluster.replica(1).propose(trim()).await;
     let Err(StoreError::Invalid(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("needs format 2") && why.contains("at format 1"), "{why}");

@@ -41,6 +41,8 @@ struct Ends {
     snapshots: Vec<(u64, u64)>,
     /// Nobody else is heard when it asks for votes.
     candidate: Option<u64>,
+    /// Requests for votes arrive as they were when the log was empty, and how many have.
+    votes_from_the_past: Option<u64>,
 }
 
 /// Wires that lead straight to the other replica.
@@ -55,6 +57,15 @@ impl Direct {
     /// Lets nobody else ask for votes.
     fn only_candidate(&self, id: u64) {
         self.0.lock().unwrap().candidate = Some(id);
+    }
+
+    /// Requests for votes say what they would have said long ago, or what they say.
+    pub fn votes_from_the_past(&self, are_late: bool) {
+        self.0.lock().unwrap().votes_from_the_past = are_late.then_some(0);
+    }
+
+    pub fn late_votes(&self) -> u64 {
+        self.0.lock().unwrap().votes_from_the_past.unwrap_or(0)
     }
 
     /// What a replica answers to its peers.
@@ -140,6 +151,14 @@ impl End {
         let is_heard = candidate.is_none() || candidate == request.vote.map(|vote| vote.node);
         self.there("vote").filter(|_| is_heard)
     }
+
+    fn on_time_or_late(&self, mut request: wire::VoteRequest) -> wire::VoteRequest {
+        if let Some(late) = &mut self.wires.0.lock().unwrap().votes_from_the_past {
+            *late += 1;
+            request.last = None;
+        }
+        request
+    }
 }
 
 fn away<T: Send + 'static>() -> Answer<T> {
@@ -182,10 +201,12 @@ impl PeerApi for End {
     }
 
     fn vote(&self, request: wire::VoteRequest) -> Answer<wire::VoteReply> {
+        let request = self.on_time_or_late(request);
         self.voter(&request).map_or_else(away, |peer| peer.vote(request))
     }
 
     fn pre_vote(&self, request: wire::VoteRequest) -> Answer<wire::VoteReply> {
+        let request = self.on_time_or_late(request);
         self.voter(&request).map_or_else(away, |peer| peer.pre_vote(request))
     }
 

@@ -274,8 +274,9 @@ impl Inner {
                 {
                     exile.copied(&format!("replica {} says: {why}", self.peer));
                 }
-                if status.metadata().contains_key(LOST) {
-                    PeerError::Lost(why)
+                let floor = status.metadata().get(LOST).and_then(|floor| floor.to_str().ok());
+                if let Some(floor) = floor.and_then(|floor| floor.parse().ok()) {
+                    PeerError::Lost { floor, why }
                 } else if status.metadata().contains_key(REMOVED) {
                     PeerError::Removed(why)
                 } else {

@@ -4,19 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, stream::BoxStream};
 use openraft::AsyncRuntime;
-use palisade_state::{Published, Rt};
+use palisade_state::Rt;
 
 use super::{Answer, Answers, Door, PeerApi, PeerError, convert, receive::Receiving, wire};
 use crate::{
-    detector::Detector,
-    exile::Exile,
-    fault::chain,
-    known::{Known, lost},
-    log_store::LogStore,
-    membership::Members,
-    store::Service,
-    types::Raft,
-    wal::Handle,
+    detector::Detector, exile::Exile, fault::chain, known::Known, membership::Members,
+    store::Service, types::Raft, wal::Handle,
 };
 
 const FULL_DISK_PAUSE: Duration = Duration::from_millis(200);
@@ -32,43 +25,7 @@ pub(crate) struct Local<R: AsyncRuntime> {
     pub(crate) members: Arc<Members<R>>,
     pub(crate) door: Arc<dyn Door>,
     pub(crate) known: Arc<Known>,
-    pub(crate) log: LogStore,
-    pub(crate) published: Arc<Published>,
     pub(crate) exile: Arc<Exile>,
-}
-
-/// What `LOST-2` goes by.
-#[derive(Clone)]
-struct Own {
-    replica: u64,
-    log: LogStore,
-    published: Arc<Published>,
-    exile: Arc<Exile>,
-}
-
-impl Own {
-    /// Fails, for good, when this replica's log ends before `confirmed`.
-    fn check(&self, confirmed: u64) -> Result<(), PeerError> {
-        // A snapshot that was installed may cover more than the log yet says.
-        let last = self.log.last_index().max(self.published.view().applied().index);
-        if last >= confirmed {
-            return Ok(());
-        }
-        let why = lost(self.replica, last, confirmed);
-        self.exile.lost(&why);
-        Err(PeerError::Refused(why))
-    }
-}
-
-impl<R: AsyncRuntime> Local<R> {
-    fn own(&self) -> Own {
-        Own {
-            replica: *self.raft.node_id(),
-            log: self.log.clone(),
-            published: self.published.clone(),
-            exile: self.exile.clone(),
-        }
-    }
 }
 
 fn failed(error: &dyn std::error::Error) -> PeerError {
@@ -81,10 +38,10 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
         requests: BoxStream<'static, wire::AppendRequest>,
     ) -> Answer<Answers<wire::AppendReply>> {
         let mut word = self.detector.stream();
-        let (wal, rt, own) = (self.wal.clone(), self.rt.clone(), self.own());
+        let (wal, rt, exile) = (self.wal.clone(), self.rt.clone(), self.exile.clone());
         let requests = requests
             .map(move |request| {
-                own.check(request.confirmed).ok()?;
+                exile.check(request.confirmed).ok()?;
                 let request = convert::append_in::<R>(request);
                 match &request {
                     Ok(request) => word.heard(&request.vote),
@@ -115,9 +72,10 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
     }
 
     fn heartbeat(&self, request: wire::AppendRequest) -> Answer<wire::AppendReply> {
-        let (raft, detector, own) = (self.raft.clone(), self.detector.clone(), self.own());
+        let (raft, detector, exile) =
+            (self.raft.clone(), self.detector.clone(), self.exile.clone());
         async move {
-            own.check(request.confirmed)?;
+            exile.check(request.confirmed)?;
             let request = convert::append_in::<R>(request)?;
             detector.heard(&request.vote);
             let prev = request.prev_log_id;
@@ -134,7 +92,7 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
             let request = convert::vote_in::<R>(request)?;
             let candidate = request.vote.leader_id.voted_for;
             door.admit(candidate)?;
-            known.check(candidate, request.last_log_id).map_err(PeerError::Lost)?;
+            known.check(candidate, request.last_log_id)?;
             let response = raft.vote(request).await.map_err(|error| failed(&error))?;
             Ok(convert::voted_out::<R>(&response))
         }
@@ -147,7 +105,7 @@ impl<R: AsyncRuntime> PeerApi for Local<R> {
             let request = convert::vote_in::<R>(request)?;
             let candidate = request.vote.leader_id.voted_for;
             door.admit(candidate)?;
-            known.check(candidate, request.last_log_id).map_err(PeerError::Lost)?;
+            known.check(candidate, request.last_log_id)?;
             let response = raft.pre_vote(request).await.map_err(|error| failed(&error))?;
             Ok(convert::voted_out::<R>(&response))
         }

@@ -58,9 +58,14 @@ pub enum PeerError {
     /// The peer knows that this replica was removed from the cluster.
     #[error("this replica was removed: {0}")]
     Removed(String),
-    /// The peer knows that this replica's log has lost something.
-    #[error("{0}")]
-    Lost(String),
+    /// The peer saw this replica's log end before something that it is known to have had.
+    #[error("{why}")]
+    Lost {
+        /// The log entry that it had at least.
+        floor: u64,
+        /// What the peer saw.
+        why: String,
+    },
     /// The connection or the peer failed; the request may have been received.
     #[error("the call failed: {0}")]
     Failed(String),

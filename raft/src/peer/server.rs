@@ -198,10 +198,9 @@ impl From<PeerError> for Status {
                 status.metadata_mut().insert(REMOVED, mark);
                 status
             }
-            PeerError::Lost(why) => {
+            PeerError::Lost { floor, why } => {
                 let mut status = Self::permission_denied(why);
-                let mark = tonic::metadata::MetadataValue::from_static("1");
-                status.metadata_mut().insert(LOST, mark);
+                status.metadata_mut().insert(LOST, floor.into());
                 status
             }
             PeerError::Unreachable(why) => Self::unavailable(why),
