@@ -40,6 +40,7 @@ mod proposer;
 mod quorum;
 mod reached;
 mod reads;
+mod recovery;
 mod refusal;
 mod replica;
 mod reports;

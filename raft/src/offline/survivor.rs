@@ -10,8 +10,8 @@ use crate::{
     disk::{DirLock, Files, StdFiles},
     exile,
     offload::Disk,
+    recovery::check_gap,
     snapshots::{Found, SnapshotStore},
-    start::check_gap,
     types::{EntryPayload, StoredMembership, record_to_entry, term_of},
     wal::{self, Recovered, Wal},
 };

@@ -15,7 +15,7 @@ use crate::{
     Wires,
     disk::DirLock,
     fault::chain,
-    start,
+    recovery,
     storage_tests::nobody::Nobody,
     types::{EntryPayload, TokioExecutor, TypeConfig, term_of},
 };
@@ -188,7 +188,7 @@ async fn found(dir: &Path) -> Result<View, StartError> {
 }
 
 pub(super) async fn found_in(options: ReplicaOptions) -> Result<View, StartError> {
-    let recovery = start::recover(&options).await?;
+    let recovery = recovery::recover(&options).await?;
     let (mut machine, covered) = match recovery.found.state {
         Some((last, _, state)) => (Machine::new(state), last.index),
         None => (Machine::default(), 0),
