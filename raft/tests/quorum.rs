@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::join_all;
 use palisade_raft::Tuning;
@@ -6,6 +6,7 @@ use palisade_state::{
     Store, StoreError,
     command::{Kind, Tick},
 };
+use tokio::time::timeout;
 
 use crate::support::{Cluster, eventually, holds, put, tuning, write};
 
@@ -18,14 +19,12 @@ async fn without_a_quorum_callers_are_told_in_time() {
         cluster.kill(id);
     }
     let replica = cluster.replica(survivor);
-    let begun = Instant::now();
-    let read = replica.linearizable().await.map(|_| ());
+    let in_time = Duration::from_secs(20);
+    let read = timeout(in_time, replica.linearizable()).await.expect("told in time").map(|_| ());
     assert!(matches!(read, Err(StoreError::NoQuorum { .. })), "{read:?}");
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-    let begun = Instant::now();
-    let wrote = write(replica.as_ref(), "k", b"v").await;
-    assert!(matches!(wrote, Err(StoreError::NoQuorum { .. })), "{wrote:?}");
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    let wrote = timeout(in_time, write(replica.as_ref(), "k", b"v")).await.expect("told in time");
+    // The connection to the leader may not have been noticed to be broken: then its fate is unknown.
+    assert!(matches!(wrote, Err(StoreError::NoQuorum { .. } | StoreError::Unknown)), "{wrote:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
