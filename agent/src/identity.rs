@@ -270,6 +270,52 @@ pub(crate) fn pending_key(path: &Path, purpose: &str) -> Result<KeyPair, Identit
     Ok(key)
 }
 
+/// Where the identity and the key of a renewal are kept.
+pub trait IdentityStore: Send + Sync + 'static {
+    /// Keeps it durably.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    fn save(&self, identity: &Identity) -> Result<(), IdentityError>;
+
+    /// The key for a renewal, kept before it is used: the same one as long as `purpose` is the same.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    fn renewal_key(&self, purpose: &str) -> Result<KeyPair, IdentityError>;
+
+    /// The renewal is over; its key is part of the identity now.
+    fn renewed(&self);
+}
+
+/// Files in the agent's data directory.
+#[derive(Clone, Debug)]
+pub struct FileIdentities {
+    data_dir: PathBuf,
+}
+
+impl FileIdentities {
+    /// Kept in `data_dir`.
+    #[must_use]
+    pub fn new(data_dir: &Path) -> Self {
+        Self { data_dir: data_dir.to_owned() }
+    }
+}
+
+impl IdentityStore for FileIdentities {
+    fn save(&self, identity: &Identity) -> Result<(), IdentityError> {
+        identity.save(&self.data_dir)
+    }
+
+    fn renewal_key(&self, purpose: &str) -> Result<KeyPair, IdentityError> {
+        pending_key(&Layout::new(&self.data_dir).renew_key(), purpose)
+    }
+
+    fn renewed(&self) {
+        let _ = durable::remove(&Layout::new(&self.data_dir).renew_key());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

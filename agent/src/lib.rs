@@ -35,7 +35,7 @@ mod tls;
 mod token;
 
 pub use edge::TokioRuntime;
-pub use identity::{Identity, IdentityError};
+pub use identity::{FileIdentities, Grant, Identity, IdentityError, IdentityStore};
 pub use lock::{DirLock, LockError};
-pub use tls::{Pin, PinError};
+pub use tls::{ConnectError, Pin, PinError};
 pub use token::{Token, TokenError};

@@ -1,12 +1,14 @@
 //! The engine over the real driver: what is wanted becomes so, and stays so.
 
+use std::sync::atomic::Ordering;
+
 use palisade_agent::fence;
 use palisade_proto::agent::{
     ExecCheck, HealthCheck, InstancePhase, RestartMode, Up, Wanted, health_check::Kind, up,
 };
 use tokio::sync::mpsc;
 
-use crate::support::{Agent, Rig, alive, node, script, until};
+use crate::support::{Agent, Counting, Rig, alive, node, script, until};
 
 async fn refusal(sent: &mut mpsc::Receiver<Up>) -> palisade_proto::agent::SpecRefused {
     until("a refusal", async || match sent.try_recv().ok()?.msg? {
@@ -183,6 +185,29 @@ async fn offline_stops_and_up_starts_again_and_a_new_revision_replaces() {
     .await;
     assert_ne!(second, third);
     assert!(!alive(second));
+}
+
+#[tokio::test]
+async fn the_engine_rests_while_something_with_a_health_check_is_on_its_way_out() {
+    let rig = Rig::new();
+    let rt = Counting::new();
+    let agent = Agent::start_over(&rig, rt.clone()).await;
+    let mut spec = script("a", "trap '' TERM; while :; do sleep 0.1; done");
+    let exec = ExecCheck { command: vec!["/bin/true".into()] };
+    spec.health = Some(HealthCheck {
+        kind: Some(Kind::Exec(exec)),
+        interval_ms: 50,
+        ..HealthCheck::default()
+    });
+    agent.handle.offer(node(1, 5, vec![spec])).await;
+    agent.reaches("a", InstancePhase::Healthy).await;
+    let before = rt.sleeps.load(Ordering::Relaxed);
+    agent.handle.offer(node(2, 5, vec![])).await;
+    until("its end", async || agent.snapshot().await.status.instances.is_empty().then_some(()))
+        .await;
+    // Two seconds of grace, in which this test asks a hundred times a second; without rest it is tens of thousands.
+    let slept = rt.sleeps.load(Ordering::Relaxed) - before;
+    assert!(slept < 2_000, "{slept}");
 }
 
 #[tokio::test]

@@ -22,6 +22,14 @@ fn one_seed_gives_one_hash_in_every_process() {
 }
 
 #[test]
+fn one_seed_gives_one_hash_in_every_process_also_with_machines() {
+    let args = ["--seed", "3", "--until", "3000", "--agents", "3", "--clients", "1"];
+    let (one, other) = (sim(&args), sim(&args));
+    assert!(first_line(&one).ends_with(": passed"), "{}", String::from_utf8_lossy(&one.stdout));
+    assert_eq!(first_line(&one), first_line(&other));
+}
+
+#[test]
 fn what_it_does_not_know_it_refuses_with_what_it_knows() {
     let unknown = sim(&["--faults", "powr"]);
     let said = String::from_utf8_lossy(&unknown.stderr).into_owned();

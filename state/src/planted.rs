@@ -30,11 +30,27 @@ pub enum Defect {
     PointUnchecked,
     /// A snapshot is reported before its name is durable.
     SnapshotNameNotSynced,
+    /// The version of a node's books is not compared.
+    BooksUnchecked,
+    /// Placement takes every node for large enough.
+    CapacityUnchecked,
+    /// A change of a node does not wake the placer.
+    NodeUnwoken,
+    /// An agent takes specs from the past.
+    AgentFenceUnchecked,
+    /// An agent acts on a spec before it is on the disk.
+    SpecNotStored,
+    /// An agent that comes back keeps what was replaced elsewhere.
+    ReplacedKept,
+    /// An agent without a control plane stops what runs.
+    AloneStops,
+    /// An agent that starts does not look at what runs.
+    NoAdoption,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 20] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::SnapshotWithoutLeases,
@@ -47,6 +63,14 @@ impl Defect {
         Self::DeposedTick,
         Self::PointUnchecked,
         Self::SnapshotNameNotSynced,
+        Self::BooksUnchecked,
+        Self::CapacityUnchecked,
+        Self::NodeUnwoken,
+        Self::AgentFenceUnchecked,
+        Self::SpecNotStored,
+        Self::ReplacedKept,
+        Self::AloneStops,
+        Self::NoAdoption,
     ];
 
     /// Its name.
@@ -65,6 +89,14 @@ impl Defect {
             Self::DeposedTick => "deposed-tick",
             Self::PointUnchecked => "point-unchecked",
             Self::SnapshotNameNotSynced => "snapshot-name-not-synced",
+            Self::BooksUnchecked => "books-unchecked",
+            Self::CapacityUnchecked => "capacity-unchecked",
+            Self::NodeUnwoken => "node-unwoken",
+            Self::AgentFenceUnchecked => "agent-fence-unchecked",
+            Self::SpecNotStored => "spec-not-stored",
+            Self::ReplacedKept => "replaced-kept",
+            Self::AloneStops => "alone-stops",
+            Self::NoAdoption => "no-adoption",
         }
     }
 }

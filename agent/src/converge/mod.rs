@@ -8,6 +8,7 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use palisade_proto::agent::{InstanceSpec, NodeSpec, Wanted};
+use palisade_state::planted::{self, Defect};
 
 use crate::{
     driver::{Instance, Problem, Process, SignalName},
@@ -174,6 +175,7 @@ pub fn plan(spec: Option<&NodeSpec>, observed: &Observed, now: Duration) -> Vec<
 fn unwanted(id: &str, seen: &Seen, now: Duration) -> Option<Action> {
     let instance = seen.instance.as_ref()?;
     match instance.process {
+        Process::Running { .. } if planted::is(Defect::ReplacedKept) => None,
         Process::Running { .. } => Some(stop(instance, seen, StopReason::Removed, now)),
         Process::Prepared | Process::Ended(_) => match seen.track.next_try {
             // The last try to remove it failed.

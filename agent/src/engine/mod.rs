@@ -16,6 +16,7 @@ use std::{
 
 use futures::future::{Either, select};
 use palisade_proto::agent::{Condition, InstanceSpec, NodeSpec, SpecRefused, Status, Up, up};
+use palisade_state::planted::{self, Defect};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
@@ -145,7 +146,9 @@ impl Engine {
             looked_at: Duration::ZERO,
         };
         engine.follow_spec();
-        engine.look_at_all().await;
+        if !planted::is(Defect::NoAdoption) {
+            engine.look_at_all().await;
+        }
         Ok((engine, handle))
     }
 
@@ -232,7 +235,11 @@ impl Engine {
     /// Durable first, then in effect.
     async fn accept(&mut self, new: NodeSpec) {
         let now = self.parts.rt.now();
-        match self.parts.store.save(&new).await {
+        let stored = match planted::is(Defect::SpecNotStored) {
+            true => Ok(()),
+            false => self.parts.store.save(&new).await,
+        };
+        match stored {
             Ok(()) => {
                 self.parts.rt.crash_point("agent_spec_stored").await;
                 tracing::info!(
@@ -285,6 +292,8 @@ impl Engine {
                 seen.track.leave();
             }
         }
+        // What is not wanted is not probed: a probe that is due and never made would leave the engine no rest.
+        self.monitors.retain(|id, _| spec::instance(spec, id).is_some());
     }
 
     fn instance_spec(&self, id: &str) -> Option<&InstanceSpec> {
@@ -384,7 +393,10 @@ impl Engine {
     }
 
     fn act(&mut self, now: Duration) {
-        for action in plan(self.spec.as_ref(), &self.observed, now) {
+        let nothing = NodeSpec::default();
+        let is_lost = planted::is(Defect::AloneStops) && self.reporter.due(now).is_none();
+        let spec = if is_lost { Some(&nothing) } else { self.spec.as_ref() };
+        for action in plan(spec, &self.observed, now) {
             self.perform(action, now);
         }
     }

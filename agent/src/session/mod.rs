@@ -5,7 +5,7 @@
 //! - `SESS-2` Every channel is bounded; log bytes never stand before a heartbeat.
 //! - `SESS-3` A session whose replica is silent for three heartbeats is given up.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::future::{Either, select};
 use palisade_proto::agent::{Down, Goodbye, Heartbeat, Hello, Inventory, Up, Welcome, down, up};
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     engine::{Drivers, Handle},
-    identity::{Identity, IdentityError},
+    identity::{Identity, IdentityError, IdentityStore},
     logs::LogServer,
     port::{Rt, timeout},
     tls::ConnectError,
@@ -84,7 +84,7 @@ pub struct Session {
     /// Who this node is.
     pub identity: Identity,
     /// Where the identity is kept.
-    pub data_dir: PathBuf,
+    pub identities: Arc<dyn IdentityStore>,
     /// This program's version.
     pub agent_version: String,
     /// Random for each start of the agent.
@@ -152,7 +152,7 @@ impl Session {
     }
 
     fn save(&self) {
-        if let Err(error) = self.identity.save(&self.data_dir) {
+        if let Err(error) = self.identities.save(&self.identity) {
             tracing::error!(error = %error, "identity not stored");
         }
     }
@@ -302,7 +302,7 @@ impl Session {
 
     async fn ask_for_renewal(&self, server: &str, renewal: &Renewal) -> Result<Identity, String> {
         let describe = |error: IdentityError| error.to_string();
-        let key = renewal.key(&self.data_dir).map_err(describe)?;
+        let key = self.identities.renewal_key(renewal.purpose()).map_err(describe)?;
         let csr =
             crate::identity::signing_request(&key, &self.identity.node_name).map_err(describe)?;
         let work = self.transport.renew(server.to_owned(), self.identity.clone(), csr);
@@ -311,8 +311,8 @@ impl Session {
             .unwrap_or_else(|| Err("no answer in time".to_owned()))?;
         let mut identity = self.identity.clone();
         identity.replace(&renewed.chain_der, &renewed.ca_der, &key).map_err(describe)?;
-        identity.save(&self.data_dir).map_err(describe)?;
-        renewal.used(&self.data_dir);
+        self.identities.save(&identity).map_err(describe)?;
+        self.identities.renewed();
         Ok(identity)
     }
 }

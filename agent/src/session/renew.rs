@@ -1,14 +1,10 @@
 //! When the certificate is renewed: at a point between 50 and 67 % of its life, which is another
 //! one for each node, so that a fleet that joined at once does not renew at once.
 
-use std::{path::Path, time::Duration};
-
-use rcgen::KeyPair;
+use std::time::Duration;
 
 use crate::{
-    config::Layout,
-    durable,
-    identity::{Identity, IdentityError, Validity, pending_key},
+    identity::{Identity, Validity},
     port::Runtime,
 };
 
@@ -54,12 +50,8 @@ impl Renewal {
         wall.max(self.not_before.saturating_sub(rt.now())).min(LOOK_MAX)
     }
 
-    /// The new key, on disk before it is used.
-    pub(super) fn key(&self, data_dir: &Path) -> Result<KeyPair, IdentityError> {
-        pending_key(&Layout::new(data_dir).renew_key(), &self.purpose)
-    }
-
-    pub(super) fn used(&self, data_dir: &Path) {
-        let _ = durable::remove(&Layout::new(data_dir).renew_key());
+    /// For what the new key is made.
+    pub(super) fn purpose(&self) -> &str {
+        &self.purpose
     }
 }

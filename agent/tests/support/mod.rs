@@ -4,10 +4,14 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use palisade_agent::{
     TokioRuntime,
     driver::{
@@ -15,7 +19,7 @@ use palisade_agent::{
     },
     engine::{Engine, Handle, Parts, Snapshot},
     health::NetProber,
-    port::Rt,
+    port::{Rt, Runtime},
     spec::FileSpecStore,
 };
 use palisade_proto::agent::{
@@ -184,6 +188,41 @@ pub fn node(generation: u64, index: u64, instances: Vec<InstanceSpec>) -> NodeSp
     NodeSpec { generation, fence, instances, hash: vec![] }
 }
 
+/// The runtime port of production, which counts how often somebody waits.
+pub struct Counting {
+    inner: Rt,
+    pub sleeps: AtomicUsize,
+}
+
+impl Counting {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { inner: TokioRuntime::shared(), sleeps: AtomicUsize::new(0) })
+    }
+}
+
+impl Runtime for Counting {
+    fn now(&self) -> Duration {
+        self.inner.now()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.inner.wall_ms()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
+        self.inner.sleep(duration)
+    }
+
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
+        self.inner.spawn(name, task);
+    }
+
+    fn random(&self) -> u64 {
+        self.inner.random()
+    }
+}
+
 /// An engine over a rig; dropping it ends the engine as SIGKILL ends an agent.
 pub struct Agent {
     pub handle: Handle,
@@ -192,7 +231,10 @@ pub struct Agent {
 
 impl Agent {
     pub async fn start(rig: &Rig) -> Self {
-        let rt: Rt = TokioRuntime::shared();
+        Self::start_over(rig, TokioRuntime::shared()).await
+    }
+
+    pub async fn start_over(rig: &Rig, rt: Rt) -> Self {
         // As after a restart: nothing but the directory is shared with the agent before.
         let driver: SharedDriver =
             Arc::new(ProcessDriver::new(rig.dir.path().join("instances"), shim()));

@@ -154,7 +154,7 @@ impl ApiServer {
         .map_err(ServeError::Setup)?;
         let (listener, local_addr) = bind(&listen).await?;
         let lineage = authority.lineage().to_owned();
-        let core = Arc::new(Core {
+        let core = Core {
             handlers: registry.status_handlers(),
             authority,
             sessions,
@@ -168,9 +168,8 @@ impl ApiServer {
             drained: AtomicBool::new(false),
             joins: Semaphore::new(gateway::JOINS_MAX),
             context,
-        });
-        let agents = gateway::agents_port(&core);
-        core.context.ports.agents.fill(agents).map_err(ServeError::Setup)?;
+        };
+        let core = core.begin().map_err(ServeError::Setup)?;
         let open = Arc::new(AtomicUsize::new(0));
         let shared = Arc::new(Shared {
             rt: rt.clone(),
@@ -184,9 +183,6 @@ impl ApiServer {
             hard_stop: hard_stop.clone(),
             open: open.clone(),
         });
-        rt.spawn("gateway-watch", Box::pin(core.clone().watch()));
-        rt.spawn("gateway-sweep", Box::pin(core.clone().sweep()));
-        rt.spawn("gateway-drained", Box::pin(core.clone().follow_drain()));
         rt.spawn("api-accept", Box::pin(accept(shared, listener)));
         tracing::info!(address = %local_addr, "the API serves");
         Ok(Self { local_addr, rt, core, envelope, stop, hard_stop, open })

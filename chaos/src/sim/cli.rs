@@ -10,11 +10,11 @@ use std::{
 
 use palisade_state::planted::Defect;
 
-use super::{Options, Ran, faults::Fault, nodes::lock, run, shrink::shrink};
+use super::{Options, Ran, agents::DEFECTS, faults::Fault, nodes::lock, run, shrink::shrink};
 use crate::clock::Clock;
 
 /// Grows with each change of what a seed decides. The product's own changes change runs too.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 
 /// Whole clusters in simulated time
 #[derive(Debug, clap::Args)]
@@ -43,6 +43,9 @@ pub(crate) struct Sim {
     /// How many clients [default: as the seed says]
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=16))]
     clients: Option<u64>,
+    /// How many machines with agents; 0 for the replicas alone [default: as the seed says]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(0..=20))]
+    agents: Option<u64>,
     /// Do not look for less that fails as well
     #[arg(long)]
     no_shrink: bool,
@@ -71,6 +74,19 @@ impl Sim {
                 Fault::parse(name).ok_or_else(|| crate::cli::unknown("fault", name, known()))
             })
             .collect()
+    }
+
+    fn options(
+        &self,
+        seed: u64,
+        length: Duration,
+        allowed: &[Fault],
+        plant: Option<Defect>,
+    ) -> Options {
+        // It can show nowhere else.
+        let needs = plant.is_some_and(|plant| DEFECTS.iter().any(|(of, _)| *of == plant));
+        let agents = self.agents.or(needs.then_some(4));
+        Options { plant, ..Options::with(seed, length, allowed, agents) }
     }
 
     fn defect(&self) -> Result<Option<Defect>, String> {
@@ -108,9 +124,8 @@ impl Sim {
     }
 
     fn one(&self, allowed: &[Fault], length: Duration, plant: Option<Defect>, begun: &Clock) -> u8 {
-        let mut options = Options::of(self.seed, length, allowed);
+        let mut options = self.options(self.seed, length, allowed, plant);
         options.is_told = self.trace;
-        options.plant = plant;
         options.clients = self.clients.unwrap_or(options.clients);
         options.length = self.until.map_or(length, Duration::from_millis);
         if let Some(keep) = &self.keep {
@@ -146,12 +161,13 @@ impl Sim {
             self.faults.as_ref().map_or(String::new(), |f| format!(" --faults {}", f.join(",")));
         println!(
             "replay: palisade-chaos sim --seed {VERSION}:{} --minutes {}{faults}{plant} --keep {} --until {} --clients \
-             {} --trace",
+             {} --agents {} --trace",
             self.seed,
             self.minutes,
             if kept.is_empty() { "9999".to_owned() } else { kept.join(",") },
             small.options.length.as_millis(),
             small.options.clients,
+            small.options.agents,
         );
     }
 
@@ -189,7 +205,7 @@ impl Sim {
                     return;
                 }
                 let seed = self.seed + nth;
-                let ran = run(&Options { plant, ..Options::of(seed, length, allowed) });
+                let ran = run(&self.options(seed, length, allowed, plant));
                 if let Some(breach) = ran.breaches.first() {
                     let mut bad = lock(&bad);
                     if bad.as_ref().is_none_or(|(known, _)| seed < *known) {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures::FutureExt;
 
 use super::{
-    members,
+    agents, members,
     net::{VOTED, Weather},
     nodes::now,
     points::{Armed, End, POINTS},
@@ -38,10 +38,16 @@ pub(crate) enum Fault {
     Shift,
     Decay,
     Vote,
+    AgentKill,
+    MachinePower,
+    AgentCut,
+    AgentPause,
+    AgentDisk,
+    ProcessEnd,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 27] = [
         Self::Kill,
         Self::Power,
         Self::KillAll,
@@ -63,6 +69,12 @@ impl Fault {
         Self::Shift,
         Self::Decay,
         Self::Vote,
+        Self::AgentKill,
+        Self::MachinePower,
+        Self::AgentCut,
+        Self::AgentPause,
+        Self::AgentDisk,
+        Self::ProcessEnd,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -88,6 +100,7 @@ impl Fault {
             Self::Shift => "shift",
             Self::Decay => "decay",
             Self::Vote => "vote",
+            of_agents => agents::faults::name(of_agents),
         }
     }
 
@@ -120,6 +133,7 @@ impl Fault {
             Self::Decay => {
                 "a bit of a file of a stopped replica is another; one that does not start is replaced"
             }
+            of_agents => agents::faults::describe(of_agents),
         }
     }
 
@@ -136,6 +150,7 @@ impl Fault {
             Self::CutBoth | Self::Split | Self::Weather | Self::Pause | Self::KillAll => 2,
             Self::Shift | Self::Decay => 2,
             Self::SlowDisk | Self::Drift | Self::WallJump | Self::SyncError | Self::FullDisk => 1,
+            of_agents => agents::faults::weight(of_agents),
         }
     }
 }
@@ -148,9 +163,19 @@ pub(crate) struct Planned {
     pub(crate) seed: u64,
 }
 
-/// The plan of a run.
-pub(crate) fn plan(seed: u64, length: Duration, allowed: &[Fault]) -> Vec<Planned> {
-    let mut random = Random::part(seed, "plan");
+/// The plan of a run: what is done to replicas and, in a lane of its own, to machines where there are some.
+pub(crate) fn plan(seed: u64, length: Duration, allowed: &[Fault], agents: u64) -> Vec<Planned> {
+    let (machines, replicas): (Vec<Fault>, Vec<Fault>) =
+        allowed.iter().partition(|fault| agents::faults::ALL.contains(fault));
+    let mut planned = lane(Random::part(seed, "plan"), length, &replicas);
+    if agents > 0 {
+        planned.extend(lane(Random::part(seed, "plan-agents"), length, &machines));
+        planned.sort_by_key(|planned| planned.at);
+    }
+    planned
+}
+
+fn lane(mut random: Random, length: Duration, allowed: &[Fault]) -> Vec<Planned> {
     let total: u64 = allowed.iter().map(|fault| fault.weight()).sum();
     let mut at = Duration::from_millis(random.within(1_500, 4_000));
     let mut planned = vec![];
@@ -204,6 +229,7 @@ async fn strike(world: Arc<World>, fault: Fault, random: Random) {
         Fault::Decay => strike.decay(),
         Fault::Vote => strike.vote().await,
         Fault::Shift => members::shift(strike.world, strike.random).await,
+        of_agents => agents::faults::strike(strike.world, of_agents, strike.random).await,
     }
 }
 
@@ -452,11 +478,11 @@ mod tests {
     #[test]
     fn a_plan_is_its_seeds() {
         let length = Duration::from_secs(60);
-        let first = plan(7, length, &Fault::ALL);
-        assert_eq!(first, plan(7, length, &Fault::ALL));
-        assert_ne!(first, plan(8, length, &Fault::ALL));
+        let first = plan(7, length, &Fault::ALL, 3);
+        assert_eq!(first, plan(7, length, &Fault::ALL, 3));
+        assert_ne!(first, plan(8, length, &Fault::ALL, 3));
         assert!(first.len() > 10 && first.iter().all(|planned| planned.at < length));
-        assert_eq!(plan(7, length, &[]), []);
+        assert_eq!(plan(7, length, &[], 3), []);
     }
 
     #[test]

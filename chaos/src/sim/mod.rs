@@ -3,6 +3,7 @@
 //! What runs is the product: its consensus, log, snapshots, kernel, detectors, membership. What is simulated is what
 //! is around it: time, the network, disks, randomness, tasks. See `docs/chaos.md`.
 
+mod agents;
 mod chores;
 mod cli;
 mod clients;
@@ -39,8 +40,8 @@ use openraft::AsyncRuntime;
 use palisade_state::planted::Defect;
 
 pub(crate) use self::eyes::Breach;
-pub(crate) use self::{cli::Sim, faults::Fault};
 use self::{
+    agents::{Fleet, User},
     clients::Client,
     faults::Planned,
     nodes::{Entered, Nodes, lock, now},
@@ -48,6 +49,7 @@ use self::{
     runtime::{NodesRt, world_sleep},
     world::World,
 };
+pub(crate) use self::{cli::Sim, faults::Fault};
 use crate::random::Random;
 
 /// How long everything may take to converge once the faults are over.
@@ -63,6 +65,8 @@ pub(crate) struct Options {
     pub(crate) length: Duration,
     pub(crate) replicas: u64,
     pub(crate) clients: u64,
+    /// Machines with agents; 0: the replicas alone.
+    pub(crate) agents: u64,
     pub(crate) plan: Vec<Planned>,
     /// Whether to print what happens.
     pub(crate) is_told: bool,
@@ -72,10 +76,24 @@ pub(crate) struct Options {
 
 impl Options {
     /// What a seed decides.
+    #[cfg(test)]
     pub(crate) fn of(seed: u64, length: Duration, allowed: &[Fault]) -> Self {
-        let plan = faults::plan(seed, length, allowed);
+        Self::with(seed, length, allowed, None)
+    }
+
+    /// What a seed decides, but for the number of machines.
+    pub(crate) fn with(
+        seed: u64,
+        length: Duration,
+        allowed: &[Fault],
+        agents: Option<u64>,
+    ) -> Self {
+        let mut random = Random::part(seed, "agents");
+        let drawn = if random.below(4) == 0 { random.within(3, 6) } else { 0 };
+        let agents = agents.unwrap_or(drawn);
         let clients = Random::part(seed, "clients").within(2, 5);
-        Self { seed, length, replicas: 3, clients, plan, is_told: false, plant: None }
+        let plan = faults::plan(seed, length, allowed, agents);
+        Self { seed, length, replicas: 3, clients, agents, plan, is_told: false, plant: None }
     }
 }
 
@@ -134,12 +152,40 @@ async fn simulate(options: Options, nodes: Arc<Nodes>) -> Ran {
         };
         nodes.spawn(0, client.run().boxed());
     }
+    if options.agents > 0 {
+        settle(&options, &world, &stop, &working);
+    }
     nodes.spawn(0, faults::carry_out(world.clone(), options.plan.clone(), options.length).boxed());
     world_sleep(options.length).await;
     let converged = calm(&world, &stop, &working).await;
     let ran = report(&world, &records, keys, converged);
+    if let Some(fleet) = world.fleet() {
+        fleet.tear_down();
+    }
     world.tear_down();
     ran
+}
+
+/// Gives the world machines, and users who want something of them.
+fn settle(options: &Options, world: &Arc<World>, stop: &Arc<AtomicBool>, working: &Arc<AtomicU64>) {
+    let fleet = Fleet::found(world, options.seed, options.agents);
+    world.has(fleet.clone());
+    world.nodes.spawn(0, fleet.clone().keep().boxed());
+    let mut random = Random::part(options.seed, "users");
+    let users = random.within(1, 3);
+    working.fetch_add(users, Ordering::Relaxed);
+    for number in 1..=users {
+        let user = User {
+            world: world.clone(),
+            fleet: fleet.clone(),
+            number,
+            pause_ms: random.within(200, 3_000),
+            random: Random::part(options.seed, &format!("user-{number}")),
+            stop: stop.clone(),
+            working: working.clone(),
+        };
+        world.nodes.spawn(0, user.run().boxed());
+    }
 }
 
 /// Ends all faults, lets the clients work in the calm and finish, and waits until all replicas are alike.
@@ -174,6 +220,9 @@ fn end_faults(world: &World) {
         }
     }
     world.start_all();
+    if let Some(fleet) = world.fleet() {
+        fleet.end_faults();
+    }
 }
 
 /// Whether every member runs, nothing is left to do, and all have applied the same.
@@ -185,7 +234,10 @@ fn is_alike(world: &World) -> bool {
     }
     let views: Vec<_> = world.ids().into_iter().filter_map(|id| world.view(id)).collect();
     let Some(first) = views.first() else { return false };
-    if first.work_count() > 0 {
+    if chores::has_work(first) {
+        return false;
+    }
+    if world.fleet().is_some_and(|fleet| !fleet.unsettled(first).is_empty()) {
         return false;
     }
     let same = views.iter().all(|view| view.applied() == first.applied());
@@ -211,6 +263,7 @@ fn report(world: &World, records: &Mutex<Vec<Record>>, keys: u64, converged: boo
     let furthest = world.ids().into_iter().filter_map(|id| world.view(id));
     if let Some(last) = furthest.max_by_key(|view| view.applied().index) {
         breaches.extend(judge::judge(&records, &last, keys));
+        breaches.extend(world.fleet().map(|fleet| fleet.unsettled(&last)).unwrap_or_default());
     }
     let (hash, events) = world.nodes.hash();
     let (terms, applied, compared) = world.eyes.counts();

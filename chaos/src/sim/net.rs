@@ -154,7 +154,8 @@ pub(crate) struct Call<A> {
 }
 
 impl Link {
-    fn back(&self) -> Self {
+    /// The other direction.
+    pub(crate) fn back(&self) -> Self {
         Self { net: self.net.clone(), from: self.to, to: self.from }
     }
 
@@ -201,7 +202,7 @@ impl Link {
     }
 
     /// One message's way; false when it never gets there.
-    async fn cross(&self) -> bool {
+    pub(crate) async fn cross(&self) -> bool {
         world_sleep(self.delay()).await;
         self.passable().await
     }

@@ -26,6 +26,9 @@ use crate::random::Random;
 /// One life of a node, from a start to its end; 0 is the world around the nodes.
 pub(crate) type Life = u32;
 
+/// So often may a life wait for no time at all.
+const SPINS_MAX: u64 = 50_000;
+
 /// Locks what no panic can leave half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -86,6 +89,8 @@ pub(crate) struct LifeState {
     /// Why it ends as soon as its running task pauses.
     dying: Option<&'static str>,
     frozen: bool,
+    /// Times it waited for no time at all.
+    spins: u64,
     waiting: Vec<Waker>,
 }
 
@@ -228,6 +233,14 @@ impl Nodes {
             known.dying.get_or_insert(why);
         }
         *state.died_at.entry(why).or_default() += 1;
+    }
+
+    /// A life waits for no time at all; true when it has done nothing else for too long.
+    pub(crate) fn spins(&self, life: Life) -> bool {
+        let mut state = self.state();
+        let Some(known) = state.lives.get_mut(&life) else { return false };
+        known.spins += 1;
+        known.spins == SPINS_MAX
     }
 
     /// Runs `work` as if it were a task of `life`.

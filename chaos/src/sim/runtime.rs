@@ -211,6 +211,11 @@ impl Runtime for NodePort {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        if duration.is_zero() && self.nodes.spins(self.life) {
+            let node = self.nodes.state().lives.get(&self.life).map_or(0, |life| life.node);
+            self.eyes.breach("spin", format!("node {node} goes round and round without rest"));
+            self.nodes.doom(self.life, "spin");
+        }
         let at = self.nodes.clock(self.life).local(now()) + duration;
         Box::pin(SimRuntime::sleep(until(self.life, at)))
     }

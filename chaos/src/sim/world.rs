@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use palisade_state::{ReplicaId, Rt, Store, View};
 use tokio::sync::oneshot;
 
 use super::{
+    agents::Fleet,
     chores,
     clock::NodeClock,
     disk::SimDisk,
@@ -69,6 +70,8 @@ pub(crate) struct World {
     seed: u64,
     /// How many there are at first.
     replicas: u64,
+    /// Machines with agents, where there are some.
+    fleet: OnceLock<Arc<Fleet>>,
     state: Mutex<State>,
 }
 
@@ -120,7 +123,18 @@ impl World {
             decayed: None,
             soon: BTreeSet::new(),
         };
-        Arc::new(Self { nodes, net, eyes, seed, replicas, state: Mutex::new(state) })
+        let (fleet, state) = (OnceLock::new(), Mutex::new(state));
+        Arc::new(Self { nodes, net, eyes, seed, replicas, fleet, state })
+    }
+
+    /// Gives the world machines.
+    pub(crate) fn has(&self, fleet: Arc<Fleet>) {
+        let _ = self.fleet.set(fleet);
+    }
+
+    /// The machines, where there are some.
+    pub(crate) fn fleet(&self) -> Option<Arc<Fleet>> {
+        self.fleet.get().cloned()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -230,7 +244,12 @@ impl World {
             place.start_at = Some(now() + pause);
             (place.life, place.replica.take())
         };
-        self.nodes.within(life, move || drop((end, replica)));
+        self.nodes.within(life, || {
+            if let Some(fleet) = self.fleet.get() {
+                fleet.leave(id);
+            }
+            drop((end, replica));
+        });
         self.nodes.note(&[5, id, u64::from(life)]);
     }
 
@@ -373,19 +392,24 @@ impl World {
         self.nodes.tell(|| format!("replica {id} runs"));
         let api = self.nodes.within(life, || replica.peer_api());
         self.net.attach(id, life, api);
-        let (eyes, watched) = (self.eyes.clone(), replica.clone());
+        let (eyes, watched, fleet) = (self.eyes.clone(), replica.clone(), self.fleet());
         let watching = async move {
             let mut watch = watched.watch();
             while watch.next().await.is_some() {
                 let view = watched.view();
+                if let Some(fleet) = &fleet {
+                    fleet.look(&view);
+                }
                 if view.applied().index.is_multiple_of(16) {
                     eyes.compare(id, &view);
                 }
             }
         };
         self.nodes.spawn(life, watching.boxed());
-        let working = chores::work(rt, replica.clone());
-        self.nodes.spawn(life, working.boxed());
+        match self.fleet() {
+            Some(fleet) => fleet.serve(id, life, rt, replica.clone()),
+            None => self.nodes.spawn(life, chores::work(rt, replica.clone()).boxed()),
+        }
         let (forming, members) = (replica.clone(), self.members());
         let is_first = id <= self.replicas;
         let forming = async move {

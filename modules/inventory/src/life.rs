@@ -7,7 +7,10 @@ use palisade_contract::{
     node::{HostFacts, Node, NodePhase, NodeSession},
     node_spec,
 };
-use palisade_state::Tx;
+use palisade_state::{
+    Tx,
+    planted::{self, Defect},
+};
 use serde_json::{Value, json};
 
 use crate::records::{NODES, NodeRow, live_node, phase_word, store};
@@ -43,6 +46,9 @@ fn publish_with(tx: &mut Tx, kind: &str, node: &Node, data: Value) {
 }
 
 fn wake_capacity(tx: &mut Tx, node: &Node) -> Result<()> {
+    if planted::is(Defect::NodeUnwoken) {
+        return Ok(());
+    }
     Ok(tx.enqueue(CAPACITY_KIND, node.id.as_str())?)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use palisade_contract::ports::PortRequest;
+use palisade_state::planted::{self, Defect};
 
 use super::{
     size,
@@ -18,7 +19,10 @@ pub fn fit(
     need: Amount,
     ports: &[PortRequest],
 ) -> Result<BTreeMap<String, u16>, String> {
-    let free = machine.offered.minus(machine.used);
+    let free = match planted::is(Defect::CapacityUnchecked) {
+        true => machine.offered,
+        false => machine.offered.minus(machine.used),
+    };
     let mut reasons = Vec::new();
     if machine.allocations() >= ALLOCATIONS_MAX {
         reasons.push(format!("has {ALLOCATIONS_MAX} instances, the most that a node takes"));

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{Stream, StreamExt, future::Either};
+use futures::{Stream, StreamExt, future::Either, stream::BoxStream};
 use palisade_contract::{Code, Context, Error, NodeId, Result, SessionId, StatusHandler, ports};
 use palisade_proto::agent::{
     Down, JoinRequest, JoinResponse, RenewRequest, RenewResponse, Up, gateway_server::Gateway,
@@ -48,6 +48,11 @@ const WORKER_WAIT: Duration = Duration::from_secs(3);
 const WORKER_POLL: Duration = Duration::from_millis(50);
 /// The table of nodes, whose changes may end sessions.
 const NODES_TABLE: &str = "nodes";
+
+/// What comes up from an agent, however it is carried.
+pub type Inbound = BoxStream<'static, Result<Up, Status>>;
+/// What goes down to an agent.
+pub type Outbound = Pin<Box<dyn Stream<Item = Result<Down, Status>> + Send>>;
 
 /// Options of the gateway.
 #[derive(Clone, Debug)]
@@ -86,6 +91,17 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// Fills the `agents` port and begins what goes on beside the sessions.
+    pub(crate) fn begin(self) -> Result<Arc<Self>> {
+        let core = Arc::new(self);
+        core.context.ports.agents.fill(Arc::new(relay::Relay(Arc::downgrade(&core))))?;
+        let rt = &core.context.rt;
+        rt.spawn("gateway-watch", Box::pin(core.clone().watch()));
+        rt.spawn("gateway-sweep", Box::pin(core.clone().sweep()));
+        rt.spawn("gateway-drained", Box::pin(core.clone().follow_drain()));
+        Ok(core)
+    }
+
     /// Refuses to serve before the tables are up to date and once this replica stops: a node that
     /// is not there yet must not be called unknown.
     fn check_open(&self) -> Result<(), Status> {
@@ -215,9 +231,9 @@ pub(crate) struct Service(pub(crate) Arc<Core>);
 
 /// What a join leaves in its idempotency record.
 #[derive(Serialize, Deserialize)]
-struct Joined {
-    id: NodeId,
-    name: String,
+pub(crate) struct Joined {
+    pub(crate) id: NodeId,
+    pub(crate) name: String,
 }
 
 fn pki_status(error: &PkiError) -> Status {
@@ -267,7 +283,7 @@ impl Service {
         Ok(())
     }
 
-    async fn redeem(&self, request: &ports::JoinRequest) -> Result<Joined, Status> {
+    pub(crate) async fn redeem(&self, request: &ports::JoinRequest) -> Result<Joined, Status> {
         let context = &self.0.context;
         let nodes = context.ports.nodes.get().map_err(|e| refused(&e))?.clone();
         let view = context.store.linearizable().await.map_err(|e| refused(&e.into()))?;
@@ -381,14 +397,27 @@ impl Gateway for Service {
         }))
     }
 
-    type SessionStream = Pin<Box<dyn Stream<Item = Result<Down, Status>> + Send>>;
+    type SessionStream = Outbound;
 
     async fn session(
         &self,
         request: Request<Streaming<Up>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let core = &self.0;
         let (node, key) = node_peer(&request)?;
+        let opened = self.open(node, key, Box::pin(request.into_inner())).await?;
+        Ok(Response::new(opened))
+    }
+}
+
+impl Service {
+    /// Opens the session of a node that has proven to hold `key`.
+    pub(crate) async fn open(
+        &self,
+        node: NodeId,
+        key: String,
+        inbound: Inbound,
+    ) -> Result<Outbound, Status> {
+        let core = &self.0;
         core.check_keeps()?;
         self.admit(&node, &key).await?;
         core.worker_lives().await?;
@@ -396,19 +425,12 @@ impl Gateway for Service {
         let id = SessionId::mint(&*core.context.rt);
         let handle = Arc::new(SessionHandle::new(id, node.clone(), sender));
         let over = handle.over.clone();
-        let task = session::Session {
-            core: core.clone(),
-            handle,
-            node,
-            key,
-            inbound: request.into_inner(),
-        };
+        let inbound = session::Exclusive::new(inbound);
+        let task = session::Session { core: core.clone(), handle, node, key, inbound };
         core.context.rt.spawn("agent-session", Box::pin(task.run()));
-        Ok(Response::new(Box::pin(outgoing(receiver, over))))
+        Ok(Box::pin(outgoing(receiver, over)))
     }
-}
 
-impl Service {
     /// Accepts a node by its key; a node that joined a moment ago may not be in this replica's
     /// view yet.
     async fn admit(&self, node: &NodeId, key: &str) -> Result<(), Status> {
@@ -439,8 +461,4 @@ fn outgoing(
         };
         next.map(|down| (Ok(down), (receiver, over)))
     })
-}
-
-pub(crate) fn agents_port(core: &Arc<Core>) -> Arc<dyn ports::Agents> {
-    Arc::new(relay::Relay(core.clone()))
 }

@@ -1,6 +1,9 @@
 //! Logs of instances, wherever the session of their node is.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::{StreamExt, future::BoxFuture};
@@ -23,7 +26,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const PROBLEM_BYTES_MAX: usize = 64 * 1024;
 
 /// The `agents` port: logs through this replica's sessions or another replica.
-pub(super) struct Relay(pub(super) Arc<Core>);
+pub(super) struct Relay(pub(super) Weak<Core>);
 
 impl Agents for Relay {
     fn logs(
@@ -34,8 +37,10 @@ impl Agents for Relay {
         follow: bool,
         tail_lines: u32,
     ) -> BoxFuture<'static, Result<ByteStream>> {
-        let core = self.0.clone();
+        let core = self.0.upgrade();
         Box::pin(async move {
+            let stopped = || Error::new(Code::Unavailable, "this replica stops");
+            let core = core.ok_or_else(stopped)?;
             if core.sessions.get(&node).is_some() {
                 return core.sessions.open_log(&node, &instance, follow, tail_lines).await;
             }

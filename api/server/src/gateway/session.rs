@@ -6,9 +6,17 @@
 //! - `GATE-2` A heartbeat costs no log entry, and neither does a report that says nothing new.
 //! - `GATE-3` What one agent sends or does not read delays that agent only.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use futures::future::BoxFuture;
+use super::{
+    Core, Inbound, convert,
+    sessions::{Ending, SessionHandle},
+};
+use crate::problem::chain;
+use futures::{StreamExt, future::BoxFuture};
 use palisade_contract::{
     Code, Error, NodeId, Result,
     node::{HostFacts, NodeSession, NodeStatus},
@@ -21,13 +29,7 @@ use palisade_state::{
     Fence, Tx, View, commit,
     port::{jittered, timeout},
 };
-use tonic::Streaming;
-
-use super::{
-    Core, convert,
-    sessions::{Ending, SessionHandle},
-};
-use crate::problem::chain;
+use tonic::Status;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the newest status is looked at again, although nothing was heard or changed.
@@ -64,7 +66,20 @@ pub(super) struct Session {
     pub(super) node: NodeId,
     /// The key of the certificate that opened it.
     pub(super) key: String,
-    pub(super) inbound: Streaming<Up>,
+    pub(super) inbound: Exclusive,
+}
+
+/// What comes up, shared by reference without being read.
+pub(super) struct Exclusive(Mutex<Inbound>);
+
+impl Exclusive {
+    pub(super) fn new(inbound: Inbound) -> Self {
+        Self(Mutex::new(inbound))
+    }
+
+    async fn next(&mut self) -> Option<Result<Up, Status>> {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).next().await
+    }
 }
 
 /// What is waiting to be written, and what is being written.
@@ -137,12 +152,12 @@ impl Session {
     /// Reads the hello, takes the session down in state, and welcomes the agent.
     async fn open(&mut self) -> Result<(Hello, Has), End> {
         let rt = self.core.context.rt.clone();
-        let first = timeout(&*rt, HELLO_TIMEOUT, self.inbound.message()).await;
+        let first = timeout(&*rt, HELLO_TIMEOUT, self.inbound.next()).await;
         let mut hello = match first {
             None => return Err(End::Silent),
-            Some(Ok(Some(Up { msg: Some(UpMsg::Hello(hello)) }))) => hello,
-            Some(Ok(Some(_))) => return Err(End::Malformed),
-            Some(Ok(None) | Err(_)) => return Err(End::Gone),
+            Some(Some(Ok(Up { msg: Some(UpMsg::Hello(hello)) }))) => hello,
+            Some(Some(Ok(_))) => return Err(End::Malformed),
+            Some(None | Some(Err(_))) => return Err(End::Gone),
         };
         let facts = convert::facts_from_wire(hello.inventory.take().unwrap_or_default());
         if let Err(error) = self.write_opened(&hello, &facts).await {
@@ -231,12 +246,12 @@ impl Session {
                     }
                 },
                 written = maybe(&mut reports.writing) => self.written(&mut reports, written),
-                up = self.inbound.message() => match up {
-                    Ok(Some(up)) => {
+                up = self.inbound.next() => match up {
+                    Some(Ok(up)) => {
                         heard = rt.now();
                         self.received(up, &mut reports);
                     }
-                    Ok(None) | Err(_) => return End::Gone,
+                    None | Some(Err(_)) => return End::Gone,
                 },
                 () = rt.sleep(wake) => {}
             }
