@@ -294,6 +294,25 @@ async fn the_welcome_names_other_servers_and_they_are_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn other_servers_that_are_named_within_a_session_are_kept_too() {
+    let ca = Ca::new();
+    let second = Fake::start(&ca, Script::default()).await;
+    let script = Script { heartbeat_ms: 50, ..Script::default() };
+    let first = Fake::start(&ca, script).await;
+    let mut node = Node::joined(&first, &ca).await;
+    node.run();
+    hello(&first, 1).await;
+    first.script(|current| current.later_servers = vec![second.address.clone()]);
+    until("the stored list", async || {
+        let identity = Identity::load(&node.data()).ok()??;
+        (identity.servers == [second.address.as_str()]).then_some(())
+    })
+    .await;
+    first.stop();
+    hello(&second, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_past_half_its_life_is_renewed_with_another_key() {
     let ca = Ca::new();
     let script = Script { old_certificates: true, ..Script::default() };

@@ -188,7 +188,7 @@ impl Session {
             ms => ms.max(HEARTBEAT_MS_MIN),
         };
         let beat = Duration::from_millis(u64::from(interval_ms));
-        self.exchange(server, link, beat, inventory, renewal).await
+        self.exchange(server, link, beat, inventory, (servers, renewal)).await
     }
 
     async fn hello(&self, inventory: Inventory) -> Hello {
@@ -225,7 +225,7 @@ impl Session {
         mut link: Link,
         beat: Duration,
         mut told: Inventory,
-        renewal: &mut Renewal,
+        (servers, renewal): (&mut Servers, &mut Renewal),
     ) -> End {
         let rt = self.rt.clone();
         let mut logs = LogServer::new(rt.clone(), self.drivers.clone(), link.bulk.clone());
@@ -274,8 +274,10 @@ impl Session {
                         Some(down::Msg::LogRequest(request)) => logs.request(request),
                         Some(down::Msg::LogCancel(cancel)) => logs.cancel(cancel.request_id),
                         Some(down::Msg::Goodbye(goodbye)) => return End::Goodbye(goodbye),
+                        // The replicas are others by now.
+                        Some(down::Msg::Welcome(welcome)) => self.welcome(&welcome, servers),
                         // An unknown message is of a later version, and is not for us.
-                        Some(down::Msg::HeartbeatAck(_) | down::Msg::Welcome(_)) | None => {}
+                        Some(down::Msg::HeartbeatAck(_)) | None => {}
                     }
                 }
             }

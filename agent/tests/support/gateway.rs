@@ -84,6 +84,8 @@ pub struct Script {
     pub goodbye: Option<Goodbye>,
     /// Servers that the welcome names.
     pub servers: Vec<String>,
+    /// Servers that another welcome names, if any, at each heartbeat from now on.
+    pub later_servers: Vec<String>,
     /// The heartbeat interval of the welcome.
     pub heartbeat_ms: u32,
     /// Heartbeats are not answered.
@@ -282,6 +284,10 @@ async fn converse(
                 }
             }
             Some(up::Msg::Heartbeat(beat)) if !script.silent => {
+                let servers = inner.script.lock().unwrap().later_servers.clone();
+                if !servers.is_empty() {
+                    say(down::Msg::Welcome(Welcome { servers, ..Welcome::default() })).await;
+                }
                 say(down::Msg::HeartbeatAck(HeartbeatAck { seq: beat.seq })).await;
             }
             _ => {}

@@ -319,6 +319,34 @@ async fn changed_facts_are_written() {
 }
 
 #[tokio::test]
+async fn an_agent_is_told_of_other_replicas_while_its_session_goes_on() {
+    let options = Options { heartbeat: Duration::from_secs(1), ..Options::default() };
+    let world = world_with(options).await;
+    let node = agent::joined(&world).await;
+    let mut session = session(&world, &node).await;
+    let member = MemberStatus {
+        id: ReplicaId(9),
+        api_addr: "other:7171".to_owned(),
+        ..world.store.memory.status().members[0].clone()
+    };
+    *world.store.members.lock().unwrap() = vec![member];
+    let rt = runtime();
+    let mut told = vec![];
+    for seq in 1..=1000 {
+        let before = session.beat(seq).await;
+        told.extend(before.into_iter().filter_map(|msg| match msg {
+            Msg::Welcome(welcome) => Some(welcome.servers),
+            _ => None,
+        }));
+        if !told.is_empty() {
+            break;
+        }
+        rt.sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(told, [["other:7171"]]);
+}
+
+#[tokio::test]
 async fn a_silent_agent_loses_its_session() {
     let options = Options { heartbeat: Duration::from_millis(100), ..Options::default() };
     let world = world_with(options).await;

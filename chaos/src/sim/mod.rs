@@ -221,7 +221,7 @@ fn end_faults(world: &World) {
     }
     world.start_all();
     if let Some(fleet) = world.fleet() {
-        fleet.end_faults();
+        fleet.end_faults(&world.ids());
     }
 }
 

@@ -159,6 +159,7 @@ impl World {
     /// Makes a place for a replica that was enrolled, unless there is one; it starts with an empty disk.
     pub(crate) fn add(&self, id: u64, peer_addr: &str) {
         self.net.name(peer_addr, id);
+        self.net.name(&peer_addr.replace(":1", ":2"), id);
         let mut state = self.state();
         if state.places.contains_key(&id) {
             return;

@@ -426,8 +426,9 @@ impl Service {
         let handle = Arc::new(SessionHandle::new(id, node.clone(), sender));
         let over = handle.over.clone();
         let inbound = session::Exclusive::new(inbound);
-        let task = session::Session { core: core.clone(), handle, node, key, inbound };
-        core.context.rt.spawn("agent-session", Box::pin(task.run()));
+        let core = core.clone();
+        let task = session::Session { core, handle, node, key, inbound, told: None };
+        self.0.context.rt.spawn("agent-session", Box::pin(task.run()));
         Ok(Box::pin(outgoing(receiver, over)))
     }
 

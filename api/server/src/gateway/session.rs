@@ -5,17 +5,14 @@
 //!   replica to apply that.
 //! - `GATE-2` A heartbeat costs no log entry, and neither does a report that says nothing new.
 //! - `GATE-3` What one agent sends or does not read delays that agent only.
+//! - `GATE-5` An agent whose session goes on is told when the replicas are others: the one that it has may be the
+//!   last that it knows.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use super::{
-    Core, Inbound, convert,
-    sessions::{Ending, SessionHandle},
-};
-use crate::problem::chain;
 use futures::{StreamExt, future::BoxFuture};
 use palisade_contract::{
     Code, Error, NodeId, Result,
@@ -30,6 +27,12 @@ use palisade_state::{
     port::{jittered, timeout},
 };
 use tonic::Status;
+
+use super::{
+    Core, Inbound, convert,
+    sessions::{Ending, SessionHandle},
+};
+use crate::problem::chain;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the newest status is looked at again, although nothing was heard or changed.
@@ -67,6 +70,8 @@ pub(super) struct Session {
     /// The key of the certificate that opened it.
     pub(super) key: String,
     pub(super) inbound: Exclusive,
+    /// The servers that the agent was told of; `None`: it was not welcomed yet.
+    pub(super) told: Option<Vec<String>>,
 }
 
 /// What comes up, shared by reference without being read.
@@ -170,14 +175,7 @@ impl Session {
             // The drain may have asked all sessions before this one was there.
             self.handle.end(Ending::Draining);
         }
-        let welcome = Welcome {
-            node_id: self.node.to_string(),
-            session_id: self.handle.id.to_string(),
-            heartbeat_interval_ms: self.core.heartbeat_ms(),
-            servers: self.core.servers(),
-            ca_der: self.core.ca_der(),
-        };
-        self.handle.try_send(Msg::Welcome(welcome));
+        self.welcome();
         tracing::info!(node = %self.node, session = %self.handle.id, "agent session opened");
         let has = Has {
             generation: hello.generation,
@@ -185,6 +183,24 @@ impl Session {
             hash: std::mem::take(&mut hello.hash),
         };
         Ok((hello, has))
+    }
+
+    /// Welcomes the agent, and tells it later when the replicas are others.
+    fn welcome(&mut self) {
+        let servers = self.core.servers();
+        if self.told.as_ref() == Some(&servers) {
+            return;
+        }
+        let welcome = Welcome {
+            node_id: self.node.to_string(),
+            session_id: self.handle.id.to_string(),
+            heartbeat_interval_ms: self.core.heartbeat_ms(),
+            servers: servers.clone(),
+            ca_der: self.core.ca_der(),
+        };
+        if self.handle.try_send(Msg::Welcome(welcome)) {
+            self.told = Some(servers);
+        }
     }
 
     async fn write_opened(&self, hello: &Hello, facts: &HostFacts) -> Result<()> {
@@ -213,8 +229,7 @@ impl Session {
             reports.take_status(convert::status_from_wire(status));
         }
         let mut spec: Option<Box<NodeSpecRecord>> = None;
-        let mut heard = rt.now();
-        let mut checked = rt.now();
+        let (mut heard, mut checked, mut asked) = (rt.now(), rt.now(), rt.now());
         // The first look at the node and its spec.
         self.handle.changed.notify_one();
         loop {
@@ -224,6 +239,10 @@ impl Session {
             if rt.now().saturating_sub(checked) >= RECHECK {
                 checked = rt.now();
                 reports.again();
+            }
+            if rt.now().saturating_sub(asked) >= silence_max {
+                asked = rt.now();
+                self.welcome();
             }
             self.start_writing(&mut reports);
             let wake = silence_max.saturating_sub(rt.now().saturating_sub(heard)).min(RECHECK);

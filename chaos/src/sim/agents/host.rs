@@ -75,6 +75,25 @@ impl Fleet {
         }
     }
 
+    /// What an operator does for an agent that was away while every replica that it knew was replaced: names others.
+    pub(crate) fn tell_servers(&self, machine: &Machine, present: &[u64]) {
+        let servers: Vec<String> = present.iter().map(|id| format!("replica-{id}:2")).collect();
+        let is_lost = {
+            let mut state = machine.state();
+            let Some(identity) = state.identity.as_mut() else { return };
+            let knows = |server: &String| present.contains(&self.net.node_at(server));
+            let is_lost = !identity.servers.iter().any(knows);
+            if is_lost {
+                identity.servers = servers;
+            }
+            is_lost
+        };
+        if is_lost {
+            self.nodes.tell(|| format!("{}: all its servers are gone", machine.name));
+            self.end_agent(machine, Duration::from_millis(100));
+        }
+    }
+
     fn start_agent(self: &Arc<Self>, machine: &Arc<Machine>) {
         machine.power_on();
         let life = self.next_life();
@@ -146,8 +165,11 @@ impl Rig {
     /// Joins through any replica. Who the node is decides the replica; the certificate is not simulated.
     async fn joins(&self) -> Option<Identity> {
         let token = self.fleet.token.get()?.clone();
-        let to = self.machine.state().random.within(1, 3);
-        let link = self.link(&format!("replica-{to}:2"));
+        let link = {
+            let doors = self.fleet.doors();
+            let to = *doors.get(self.machine.state().random.index(doors.len()))?;
+            self.link(&format!("replica-{to}:2"))
+        };
         if !link.cross().await {
             return None;
         }
@@ -168,12 +190,13 @@ impl Rig {
         link.back().cross().await;
         let (node, name) = answered.ok()?.ok()?;
         self.fleet.nodes.tell(|| format!("{name} has joined"));
-        grant(node.to_string(), name)
+        let servers = self.fleet.doors().into_iter().map(|id| format!("replica-{id}:2"));
+        grant(node.to_string(), name, servers.collect())
     }
 }
 
 /// An identity whose certificate is valid for longer than any run.
-fn grant(node_id: String, node_name: String) -> Option<Identity> {
+fn grant(node_id: String, node_name: String, servers: Vec<String>) -> Option<Identity> {
     let key = KeyPair::generate().ok()?;
     let mut params = CertificateParams::default();
     params.not_before = date_time_ymd(2020, 1, 1);
@@ -183,7 +206,7 @@ fn grant(node_id: String, node_name: String) -> Option<Identity> {
         node_id,
         node_name,
         lineage: "sim".to_owned(),
-        servers: (1..=3).map(|id| format!("replica-{id}:2")).collect(),
+        servers,
         chain_der: vec![leaf.der().to_vec()],
         ca_der: vec![pki().ok()?.authority.cert_der().to_vec()],
     };

@@ -28,6 +28,8 @@ pub(crate) struct Proc {
     pub(crate) stop_asked: Option<StopAsked>,
     /// An agent has called for its stop.
     pub(crate) is_leaving: bool,
+    /// When the first run of it here began.
+    pub(crate) first: Duration,
     /// When this run's process was there.
     pub(crate) since: Duration,
     signal: SignalName,
@@ -45,6 +47,7 @@ impl Proc {
             process: Process::Prepared,
             stop_asked: None,
             is_leaving: false,
+            first: now(),
             since: now(),
             signal: SignalName::parse(&spec.stop_signal).unwrap_or_default(),
             grace: Duration::from_millis(spec.stop_grace_ms),
@@ -193,8 +196,11 @@ impl Machine {
     }
 
     /// The driver made an instance's directory.
-    pub(crate) fn prepare(&self, id: &str, proc: Proc) {
-        self.state().procs.insert(id.to_owned(), proc);
+    pub(crate) fn prepare(&self, id: &str, mut proc: Proc) {
+        let mut state = self.state();
+        proc.first = state.procs.get(id).map_or(proc.first, |before| before.first);
+        state.procs.insert(id.to_owned(), proc);
+        drop(state);
         self.changed.notify_waiters();
     }
 

@@ -136,6 +136,11 @@ impl Fleet {
         (!self.nodes.is_gone(life)).then_some((life, api))
     }
 
+    /// Replicas whose gateway is open.
+    fn doors(&self) -> Vec<u64> {
+        lock(&self.doors).keys().copied().collect()
+    }
+
     /// Looks at what a replica shows.
     pub(crate) fn look(&self, view: &View) {
         let breaches = lock(&self.book).look(&self.machines, view);
@@ -157,7 +162,7 @@ impl Fleet {
         let node = machine.node_id().unwrap_or_default();
         let held: Vec<Arc<Held>> = lock(&self.held).values().cloned().collect();
         held.iter().for_each(|held| self.look(&held.view()));
-        if !lock(&self.book).was_lost(&node, proc.since) {
+        if !lock(&self.book).was_lost(&node, proc.first) {
             let name = &machine.name;
             let message = format!("{name}: {id} of a workload that nobody touches is stopped");
             self.eyes.breach("A2", message);
@@ -165,9 +170,10 @@ impl Fleet {
     }
 
     /// Ends all faults of machines.
-    pub(crate) fn end_faults(&self) {
+    pub(crate) fn end_faults(&self, replicas: &[u64]) {
         for machine in &self.machines {
             self.set_pace(machine, 0);
+            self.tell_servers(machine, replicas);
             let life = {
                 let mut state = machine.state();
                 state.is_full = false;
