@@ -15,21 +15,6 @@ fn one_seed_gives_one_run_also_on_another_thread() {
     assert!(first.1 > 1000, "something happened: {} events", first.1);
 }
 
-#[test]
-fn one_seed_gives_one_run_also_with_machines() {
-    let run_it = || {
-        let length = Duration::from_secs(4);
-        let mut options = Options::with(5, length, &Fault::ALL, Some(3));
-        options.clients = 1;
-        let ran = run(&options);
-        (ran.hash, ran.events, ran.breaches)
-    };
-    let first = run_it();
-    assert_eq!(first.2, [], "a sound product passes");
-    let other = std::thread::Builder::new().spawn(run_it).unwrap();
-    assert_eq!(first, other.join().unwrap());
-}
-
 /// Needs a build with the feature `planted`, and takes minutes: `cargo test --profile sim -p palisade-chaos --features planted`.
 #[cfg(feature = "planted")]
 #[test]
