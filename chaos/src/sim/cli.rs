@@ -14,7 +14,7 @@ use super::{Options, Ran, agents::DEFECTS, faults::Fault, nodes::lock, run, shri
 use crate::clock::Clock;
 
 /// Grows with each change of what a seed decides. The product's own changes change runs too.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 
 /// Whole clusters in simulated time
 #[derive(Debug, clap::Args)]
@@ -43,8 +43,8 @@ pub(crate) struct Sim {
     /// How many clients [default: as the seed says]
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=16))]
     clients: Option<u64>,
-    /// How many machines with agents; 0 for the replicas alone [default: as the seed says]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(0..=20))]
+    /// How many machines with agents, beside the replicas [default: none]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=20))]
     agents: Option<u64>,
     /// Do not look for less that fails as well
     #[arg(long)]
@@ -85,7 +85,7 @@ impl Sim {
     ) -> Options {
         // It can show nowhere else.
         let needs = plant.is_some_and(|plant| DEFECTS.iter().any(|(of, _)| *of == plant));
-        let agents = self.agents.or(needs.then_some(4));
+        let agents = self.agents.unwrap_or(if needs { 4 } else { 0 });
         Options { plant, ..Options::with(seed, length, allowed, agents) }
     }
 

@@ -78,19 +78,11 @@ impl Options {
     /// What a seed decides.
     #[cfg(test)]
     pub(crate) fn of(seed: u64, length: Duration, allowed: &[Fault]) -> Self {
-        Self::with(seed, length, allowed, None)
+        Self::with(seed, length, allowed, 0)
     }
 
-    /// What a seed decides, but for the number of machines.
-    pub(crate) fn with(
-        seed: u64,
-        length: Duration,
-        allowed: &[Fault],
-        agents: Option<u64>,
-    ) -> Self {
-        let mut random = Random::part(seed, "agents");
-        let drawn = if random.below(4) == 0 { random.within(3, 6) } else { 0 };
-        let agents = agents.unwrap_or(drawn);
+    /// What a seed decides, with so many machines.
+    pub(crate) fn with(seed: u64, length: Duration, allowed: &[Fault], agents: u64) -> Self {
         let clients = Random::part(seed, "clients").within(2, 5);
         let plan = faults::plan(seed, length, allowed, agents);
         Self { seed, length, replicas: 3, clients, agents, plan, is_told: false, plant: None }

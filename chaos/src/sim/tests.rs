@@ -22,7 +22,7 @@ fn each_planted_defect_of_agents_and_modules_is_caught_by_its_check() {
     const SEEDS: u64 = 40;
     for (defect, check) in agents::DEFECTS {
         let caught = (1..=SEEDS).find(|seed| {
-            let options = Options::with(*seed, Duration::from_secs(40), &Fault::ALL, Some(4));
+            let options = Options::with(*seed, Duration::from_secs(40), &Fault::ALL, 4);
             let ran = run(&Options { plant: Some(defect), ..options });
             ran.breaches.iter().any(|breach| breach.check == check)
         });
