@@ -154,6 +154,8 @@ pub struct Resolved {
     pub name: Option<String>,
     /// The replicas.
     pub addresses: Vec<Address>,
+    /// The context that named them, unless a flag did.
+    pub addresses_of: Option<String>,
     /// The CA.
     pub ca_pem: String,
     /// The token.
@@ -317,7 +319,9 @@ impl Overrides {
                 .map(|context| context.token.clone())
                 .filter(|token| !token.reveal().is_empty()),
         };
-        Ok(Resolved { name: context.map(|context| context.name), addresses, ca_pem, token })
+        let name = context.map(|context| context.name);
+        let addresses_of = name.clone().filter(|_| self.addr.is_none());
+        Ok(Resolved { name, addresses, addresses_of, ca_pem, token })
     }
 
     fn context(&self) -> Result<Option<Context>, ContextError> {

@@ -260,7 +260,7 @@ impl From<InitError> for crate::output::Failure {
             InitError::Invalid(_) => Self::usage(text),
             InitError::NotEmpty { .. } => Self::new(Exit::Conflict, text)
                 .hint("give another --dir: a cluster is never made over something else"),
-            _ => Self::new(Exit::Error, text),
+            error => Self::new(Exit::of_cause(&error), text),
         }
     }
 }

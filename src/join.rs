@@ -113,6 +113,21 @@ pub(crate) fn advertised(text: &str) -> Result<NewReplica, String> {
     })
 }
 
+/// Parses `IP:PEERPORT,APIPORT`.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn listening(text: &str) -> Result<NewReplica, String> {
+    let wrong = || {
+        format!(
+            "{text:?} is nowhere to listen: write IP:PEERPORT,APIPORT, such as 0.0.0.0:7411,7401; a name goes into \
+             --advertise"
+        )
+    };
+    let replica = advertised(text).map_err(|_| wrong())?;
+    replica.host.parse::<std::net::IpAddr>().map(|_| replica).map_err(|_| wrong())
+}
+
 fn vault(dir: &ReplicaDir) -> Vault {
     let paths = SHARED.map(|name| (name, dir.pki(name)));
     std::sync::Arc::new(move || {
@@ -240,6 +255,17 @@ mod tests {
         assert!(advertised("10.0.0.4:7411,7401").is_ok());
         for bad in ["", "10.0.0.4", "10.0.0.4:7411", "10.0.0.4:0,1", "4=10.0.0.4:1,2"] {
             assert!(advertised(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_nowhere_to_listen() {
+        for good in ["0.0.0.0:7411,7401", "[::]:1,2", "10.0.0.4:7411,7401"] {
+            assert!(listening(good).is_ok(), "{good}");
+        }
+        for bad in ["foo:18933,18923", "foo:1,2", "localhost:1,2", "10.0.0:1,2", ""] {
+            let why = listening(bad).unwrap_err();
+            assert!(why.contains("IP:PEERPORT,APIPORT"), "{why}");
         }
     }
 }

@@ -211,13 +211,18 @@ pub enum DirError {
     /// The replica had a log and has none any more.
     #[error(
         "{} holds no log, and this replica had one: it may have voted and acknowledged writes that it no longer \
-         knows, so it must not come back under its id. Put its data back, or rejoin from the other replicas with \
-         `palisade cluster repair`",
-        log.display()
+         knows, so it must not come back under its id, and an older copy of its data is refused, too. Rejoin from the \
+         other replicas with `palisade cluster repair {}`, or let a new one take its place with `palisade cluster join \
+         --replace {replica}`",
+        log.display(), dir.display()
     )]
     LogGone {
         /// Where it was.
         log: PathBuf,
+        /// The replica's directory.
+        dir: PathBuf,
+        /// Which it is.
+        replica: ReplicaId,
     },
     /// A recovery was begun and did not end.
     #[error(
@@ -314,7 +319,7 @@ impl ReplicaDir {
         if has_segment || !self.has_started() {
             return Ok(());
         }
-        Err(DirError::LogGone { log })
+        Err(DirError::LogGone { log, dir: self.path.clone(), replica: self.identity.replica })
     }
 
     /// Whether it joined a cluster that was there.
@@ -432,6 +437,8 @@ mod tests {
         fs::remove_dir_all(replica.data()).unwrap();
         let error = replica.check_log().unwrap_err().to_string();
         assert!(error.contains("must not come back"), "{error}");
+        let verbs = format!("cluster repair {}`", dir.path().display());
+        assert!(error.contains(&verbs) && error.contains("join --replace 1`"), "{error}");
     }
 
     #[test]

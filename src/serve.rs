@@ -16,7 +16,10 @@ use palisade_api::{
 };
 use palisade_contract::Context;
 use palisade_raft::{
-    Member, Neighbours, PeerTls, Replica, ReplicaOptions, StartError, TokioRuntime, disk::DirLock,
+    IdentityError, LogSizes, Member, Neighbours, PeerTls, Replica, ReplicaOptions, StartError,
+    TokioRuntime,
+    backup::BackupKey,
+    disk::{DirLock, StdFiles},
 };
 use palisade_scheduler::{migrate, worker};
 use palisade_state::{Role, Rt, Store};
@@ -27,7 +30,7 @@ use crate::{
     init::NewReplica,
     join,
     members::ReplicaMembers,
-    output::{Exit, Failure, Outcome},
+    output::{Exit, Failure, Outcome, failure::chain},
     recovery::Source,
     replica_dir::{DirError, ReplicaDir},
 };
@@ -99,6 +102,17 @@ pub async fn run(options: ServeOptions, stop: impl Future<Output = ()> + Send) -
     let only = options.dir.is_dir().then(|| DirLock::acquire(&options.dir)).transpose();
     let _only = only.map_err(|error| failed("cannot start", &error))?;
     let dir = ReplicaDir::read(&options.dir).map_err(|error| cannot_start(&options.dir, &error))?;
+    palisade_raft::room_for_new(&StdFiles, &dir.data(), &LogSizes::default())
+        .map_err(|error| failed("cannot start the replica", &error))?;
+    if let Err(error) = BackupKey::load(&dir.pki("backup.key"))
+        && !join::lacks_secrets(&dir)
+    {
+        let error = chain(&error);
+        tracing::warn!(
+            error,
+            "this replica can make no backup: copy pki/backup.key from another replica"
+        );
+    }
     let island = Island::start("raft").map_err(|error| failed("cannot start a thread", &error))?;
     let rt: Rt = Arc::new(TokioRuntime::current().map_err(|error| failed("no runtime", &error))?);
     let neighbours = join::neighbours(&dir, options.advertise.as_ref())?;
@@ -186,6 +200,13 @@ async fn start_replica(
     let replica = started.map_err(|error| match error {
         StartError::Removed(told) | StartError::Copy(told) => Failure::new(Exit::Conflict, told),
         StartError::Lost(told) => repairable(&dir.path, Failure::new(Exit::Conflict, told)),
+        error @ StartError::Identity(IdentityError::Foreign { .. }) => {
+            let failure = failed("cannot start the replica", &error);
+            repairable(&dir.path, failure).note(format!(
+                "where nobody put two directories together, the other one, {}, is what is damaged: it has no checksum",
+                dir.path.join("identity.json").display()
+            ))
+        }
         error if error.is_damage() => {
             repairable(&dir.path, failed("cannot start the replica", &error))
         }

@@ -71,6 +71,15 @@ pub enum IdentityError {
         /// Who we are.
         expected: Box<Identity>,
     },
+    /// It is gone, and a log lies beside it.
+    #[error(
+        "{} is gone, and a log lies beside it: whose that is and of which life of the cluster nothing says any more, so \
+         it is not used; rejoin from the other replicas with `palisade cluster repair`", file.display()
+    )]
+    Missing {
+        /// The file.
+        file: PathBuf,
+    },
     /// It was written by a newer release.
     #[error("{} has format {found}, and this release knows formats up to {FORMAT}: start the newer release", file.display())]
     NewerFormat {
@@ -81,8 +90,8 @@ pub enum IdentityError {
     },
     /// It cannot be understood.
     #[error(
-        "{} is damaged at byte {offset} ({what}): put back a good copy of the file, or rejoin from the other replicas with \
-         `palisade cluster repair`", file.display()
+        "{} is damaged at byte {offset} ({what}): rejoin from the other replicas with `palisade cluster repair`",
+        file.display()
     )]
     Damaged {
         /// The file.
@@ -110,7 +119,7 @@ impl IdentityError {
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
-            Self::Foreign { .. } | Self::Damaged { .. } => true,
+            Self::Foreign { .. } | Self::Damaged { .. } | Self::Missing { .. } => true,
             Self::NewerFormat { .. } => false,
             Self::Io { source, .. } => crate::disk::is_lost(source),
         }
@@ -162,6 +171,7 @@ impl Identity {
                 found: Box::new(found),
                 expected: Box::new(self.clone()),
             }),
+            None if has_log(dir) => Err(IdentityError::Missing { file }),
             None => self.write(dir, &file).map_err(|source| IdentityError::Io {
                 op: "write",
                 file,
@@ -189,6 +199,12 @@ impl Identity {
         cluster.copy_from_slice(&digest[..16]);
         wal::Identity { cluster, replica: self.replica.0 }
     }
+}
+
+/// Whether a replica has run on the directory: it gets its identity before its log.
+pub(crate) fn has_log(dir: &Path) -> bool {
+    let is_segment = |entry: fs::DirEntry| entry.path().extension().is_some_and(|end| end == "seg");
+    fs::read_dir(dir.join("log")).is_ok_and(|entries| entries.flatten().any(is_segment))
 }
 
 /// Where in `text` a parser found what it complains about.
@@ -243,6 +259,21 @@ mod tests {
             }
         }
         assert!(refused > sound.len() * 4, "{refused}");
+    }
+
+    #[test]
+    fn one_that_is_gone_from_beside_a_log_is_not_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        identity(1).claim(dir.path()).unwrap();
+        fs::create_dir(dir.path().join("log")).unwrap();
+        fs::remove_file(path(dir.path())).unwrap();
+        identity(1).claim(dir.path()).unwrap();
+        fs::write(dir.path().join("log/00000001.seg"), "").unwrap();
+        identity(1).claim(dir.path()).unwrap();
+        fs::remove_file(path(dir.path())).unwrap();
+        let refused = identity(1).claim(dir.path()).unwrap_err();
+        assert!(refused.is_damage() && refused.to_string().contains("cluster repair"), "{refused}");
+        assert!(!path(dir.path()).exists());
     }
 
     #[test]

@@ -48,6 +48,7 @@ mod rivals;
 mod runtime;
 mod schedule;
 mod snapshots;
+mod standing;
 mod start;
 mod stop;
 #[cfg(test)]
@@ -67,6 +68,7 @@ pub use metrics::{Cause, Metrics};
 pub use offload::Disk;
 pub use options::{FormError, LogSizes, Member, ReplicaOptions, StartError, Tuning, Wires};
 pub use peer::{PeerTls, TlsError};
+pub use recovery::room_for_new;
 pub use replica::Replica;
 pub use runtime::{TokioRuntime, trace};
 pub use snapshots::SnapshotsError;

@@ -223,8 +223,7 @@ pub enum StartError {
     /// No good snapshot covers the beginning of the log.
     #[error(
         "the log begins behind index {purged} and no good snapshot covers that ({damage}): this replica cannot \
-         start from its own data; put back a good snapshot, or rejoin from the other replicas with \
-         `palisade cluster repair`"
+         start from its own data; rejoin from the other replicas with `palisade cluster repair`"
     )]
     Gap {
         /// Up to where the log was purged.

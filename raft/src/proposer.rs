@@ -273,8 +273,8 @@ impl<R: AsyncRuntime> Leader<R> {
             if std::mem::take(&mut is_held_up) {
                 tracing::warn!("writes go on: a majority answers this leader again");
             }
-            if self.wal.is_low() {
-                refuse(waiting.drain(..), &Refusal::NoSpace);
+            if let Some(shortage) = self.wal.shortage(self.me) {
+                refuse(waiting.drain(..), &Refusal::NoSpace(shortage.to_string()));
                 continue;
             }
             self.wal.room().await;

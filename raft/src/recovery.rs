@@ -7,8 +7,9 @@ use palisade_state::Rt;
 use crate::{
     disk::{DirLock, Files},
     fault::{Fault, chain},
+    identity::has_log,
     log_store::LogStore,
-    options::{ReplicaOptions, StartError, Tuning},
+    options::{LogSizes, ReplicaOptions, StartError, Tuning},
     snapshots::{Found, SnapshotStore},
     sync_times::SyncTimes,
     wal::{self, Driver, Handle, Hooks, LogReader, Recovered, Running, Wal},
@@ -47,6 +48,8 @@ fn claim(options: &ReplicaOptions) -> Result<Option<DirLock>, StartError> {
     }
     let dir = &options.dir;
     let in_dir = |source| StartError::Dir { dir: dir.clone(), source };
+    // First of all: a full disk has no room for what is written next.
+    room_for_new(options.disk.files.as_ref(), dir, &options.tuning.log)?;
     std::fs::create_dir_all(dir).map_err(in_dir)?;
     let lock = DirLock::acquire(dir)?;
     options.identity.claim(dir)?;
@@ -81,6 +84,18 @@ pub(crate) fn check_gap(recovered: &Recovered, found: &Found) -> Result<(), Star
     let damage: Vec<String> = found.bad.iter().map(|error| chain(error)).collect();
     let damage = if damage.is_empty() { "there is none".to_owned() } else { damage.join("; ") };
     Err(StartError::Gap { purged, damage })
+}
+
+/// Refuses a data directory that has no log, and whose disk has no room for one; it need not be there yet.
+///
+/// # Errors
+/// What is free, and what must be.
+pub fn room_for_new(files: &dyn Files, dir: &Path, sizes: &LogSizes) -> Result<(), StartError> {
+    if has_log(dir) {
+        return Ok(());
+    }
+    let there = dir.ancestors().find(|place| place.exists()).unwrap_or(dir);
+    check_room(files, there, sizes.reserve_bytes.saturating_add(sizes.first_segment_bytes))
 }
 
 /// Refuses to begin a log where nothing could be written to it. One that exists is served whatever is free.
@@ -136,7 +151,11 @@ pub(crate) async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartE
 
 fn report(recovered: &Recovered, found: &Found, dir: &Path) {
     for error in &found.bad {
-        tracing::error!(error = chain(error), "a snapshot is damaged: an older one is used");
+        let error = chain(error);
+        match found.state {
+            Some(_) => tracing::error!(error, "a snapshot is damaged: an older one is used"),
+            None => tracing::error!(error, "a snapshot is damaged, and there is no older one"),
+        }
     }
     if let Some(cut) = &recovered.cut {
         tracing::warn!(file = %cut.file.display(), offset = cut.offset, bytes = cut.bytes, "a torn tail was cut");

@@ -13,8 +13,8 @@ pub(crate) enum Refusal {
     NoQuorum(u64),
     /// It was proposed and its fate is unknown.
     Unknown,
-    /// The leader's disk is nearly full.
-    NoSpace,
+    /// The leader's disk is nearly full: whose it is, what is free and what must be.
+    NoSpace(String),
     /// It is over a limit.
     TooLarge(String),
     /// The replica is stopping or has a fault.
@@ -31,7 +31,7 @@ impl From<Refusal> for wire::Refusal {
             Refusal::NotLeader => (Why::NotLeader, String::new()),
             Refusal::NoQuorum(silent_ms) => (Why::NoQuorum, silent_ms.to_string()),
             Refusal::Unknown => (Why::Unknown, String::new()),
-            Refusal::NoSpace => (Why::NoSpace, String::new()),
+            Refusal::NoSpace(what) => (Why::NoSpace, what),
             Refusal::TooLarge(what) => (Why::TooLarge, what),
             Refusal::Unavailable(what) => (Why::Unavailable, what),
             Refusal::Invalid(what) => (Why::Invalid, what),
@@ -48,7 +48,9 @@ impl From<wire::Refusal> for Refusal {
             Ok(Why::NoQuorum) => Self::NoQuorum(detail.parse().unwrap_or_default()),
             // A reason of a newer build: nothing can be assumed.
             Ok(Why::Unknown) | Err(_) => Self::Unknown,
-            Ok(Why::NoSpace) => Self::NoSpace,
+            // An older build does not say more.
+            Ok(Why::NoSpace) if detail.is_empty() => Self::NoSpace("it does not say more".into()),
+            Ok(Why::NoSpace) => Self::NoSpace(detail),
             Ok(Why::TooLarge) => Self::TooLarge(detail),
             Ok(Why::Unavailable) => Self::Unavailable(detail),
             Ok(Why::Invalid) => Self::Invalid(detail),
@@ -62,7 +64,7 @@ impl Refusal {
         match self {
             Self::NotLeader | Self::NoQuorum(_) => StoreError::NoQuorum { waited_ms },
             Self::Unknown => StoreError::Unknown,
-            Self::NoSpace => StoreError::NoSpace,
+            Self::NoSpace(what) => StoreError::NoSpace(what),
             Self::TooLarge(what) => StoreError::TooLarge(what),
             Self::Unavailable(what) => StoreError::Unavailable(what),
             Self::Invalid(what) => StoreError::Invalid(what),

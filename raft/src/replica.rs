@@ -35,6 +35,7 @@ use crate::{
     proposer::Proposer,
     reads::Reads,
     refusal::Refusal,
+    standing,
     stop::Stop,
     sync_times::SyncTimes,
     types::{Raft, TokioExecutor},
@@ -222,8 +223,7 @@ impl<R: AsyncRuntime> Replica<R> {
         // The leader makes the formation its first entry, before it lets the tick through.
         let ticked = self.propose_by(Kind::Tick(Tick {}).into(), self.tuning.patience * 6).await;
         // One that was formed before serves reads on a full disk.
-        if ticked == Err(palisade_state::StoreError::NoSpace)
-            && self.read().await?.formation().is_some()
+        if matches!(ticked, Err(StoreError::NoSpace(_))) && self.read().await?.formation().is_some()
         {
             tracing::warn!(
                 "the leader's disk is nearly full: writes are refused until there is room"
@@ -468,6 +468,8 @@ impl<R: AsyncRuntime> Store for Replica<R> {
 
     fn status(&self) -> ClusterStatus {
         let shown = self.raft.metrics().borrow_watched().clone();
+        let pending = standing::pending(&self.published.view(), &shown);
+        let change = standing::change(&shown);
         ClusterStatus {
             cluster: self.identity.cluster.clone(),
             lineage: self.identity.lineage.clone(),
@@ -487,6 +489,9 @@ impl<R: AsyncRuntime> Store for Replica<R> {
             fault: self.fault(),
             format: self.published.view().format(),
             warnings: self.warnings(),
+            no_space: self.wal.shortage(self.identity.replica.0),
+            pending,
+            change,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What replicas report through the log, and what the leader makes of it: windows that shrink, a format that rises.
 //!
 //! # Invariants
-//! - `REPORT-1` Nothing is proposed while nothing has changed: an idle cluster stays idle.
+//! - `REPORT-1` Nothing is proposed while nothing has changed: an idle cluster reports nothing.
 //! - `REPORT-2` What leaves memory is durable in the history of a majority of the voters. A replica that has lost what
 //!   it had reported says so at once.
 

@@ -6,7 +6,11 @@ use palisade_raft::{
     Change, Joining, ManageError, Managed, Member, MembershipTuning, Replica, StartError,
     TokioRuntime, Tuning, Why, join,
 };
-use palisade_state::{ReplicaId, Store, port::MemberStatus, roster};
+use palisade_state::{
+    ReplicaId, Store,
+    port::{MemberStatus, PendingJoin},
+    roster,
+};
 
 use crate::support::{Cluster, eventually, holds, tuning, write};
 
@@ -146,6 +150,73 @@ async fn a_key_is_enrolled_once_and_no_two_keys_get_one_id() {
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), 3, "ROSTER-1: {given:?}");
+}
+
+/// The only one that may join, once it is `id`.
+async fn shown_as_pending(replica: &Replica, id: ReplicaId) -> PendingJoin {
+    eventually("it is shown", || match replica.status().pending.as_slice() {
+        [only] if only.id == id => Some(only.clone()),
+        _ => None,
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_join_is_shown_and_keeps_its_addresses_for_itself() {
+    let mut cluster = Cluster::formed(quick()).await;
+    let leader = cluster.replica(cluster.leader().await);
+    let addr = free_addr();
+    let id = change(&leader, enrolment("k4", addr, Some(3))).await.unwrap().replica;
+    let pending = shown_as_pending(&leader, id).await;
+    assert_eq!(pending.replaces, Some(ReplicaId(3)));
+    assert_eq!(pending.peer_addr, addr.to_string());
+
+    let refused = change(&leader, enrolment("k5", addr, None)).await.unwrap_err();
+    assert_eq!(refused.why, Why::Invalid);
+    assert!(refused.detail.contains(&format!("cluster remove {id}`")), "{refused}");
+    let again = change(&leader, enrolment("k4", addr, Some(3))).await.unwrap();
+    assert_eq!(again.replica, id, "the same key");
+
+    // It leaves its place to another one.
+    let instead = enrolment("k5", addr, Some(id.0));
+    let dry = leader.manage(instead.clone(), true).await.unwrap();
+    assert!(dry.note.contains(&format!("instead of replica {id}")), "{}", dry.note);
+    let other = change(&leader, instead).await.unwrap().replica;
+    let pending = shown_as_pending(&leader, other).await;
+    assert_eq!(pending.replaces, Some(ReplicaId(3)), "in the place of the same member");
+    assert!(roster::is_removed(&leader.view(), id));
+
+    cluster.add(other.0, addr);
+    knock(&cluster, other.0).await;
+    eventually("it has come", || leader.status().pending.is_empty().then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_waits_for_a_dead_replica_is_shown_until_it_is_back() {
+    let mut cluster = Cluster::formed(quick()).await;
+    let (leader, dead) = (cluster.leader().await, cluster.follower().await);
+    let living = (1..=3).find(|id| *id != leader && *id != dead).unwrap();
+    let replica = cluster.replica(leader);
+    assert_eq!(replica.status().change, None);
+    cluster.kill(dead);
+    let forced = tokio::spawn({
+        let replica = replica.clone();
+        async move { change(&replica, remove(living, true)).await }
+    });
+    let shown = eventually("it is shown", || replica.status().change).await;
+    let ids = |ids: Vec<ReplicaId>| ids.into_iter().map(|id| id.0).collect::<Vec<_>>();
+    assert_eq!(ids(shown.from), [1, 2, 3]);
+    let mut left = vec![leader, dead];
+    left.sort_unstable();
+    assert_eq!(ids(shown.to), left);
+
+    cluster.start(dead).await;
+    drop(forced.await.unwrap());
+    eventually("it is over", || {
+        let status = cluster.replica(dead).status();
+        (status.change.is_none() && status.members.len() == 2).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

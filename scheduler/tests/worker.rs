@@ -349,7 +349,7 @@ impl Store for Full {
         command: palisade_state::Command,
     ) -> BoxFuture<'_, std::result::Result<palisade_state::Outcome, StoreError>> {
         if self.full.load(std::sync::atomic::Ordering::Relaxed) {
-            return futures::future::ready(Err(StoreError::NoSpace)).boxed();
+            return futures::future::ready(Err(StoreError::NoSpace("a test".into()))).boxed();
         }
         self.store.propose(command)
     }

@@ -5,12 +5,21 @@ use std::time::Duration;
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use super::{Session, session};
+use super::{
+    Session, session,
+    survey::{Seen, Survey, survey},
+};
 use crate::{
     client::{Address, BASE, Call, Client, ClientError},
     output::{self, Exit, Failure, Format, Outcome, Table, cell, failure::chain, text},
 };
 
+mod members;
+
+/// Checks that are about the replica that answers, and begin with its name.
+const OF_ITSELF: [&str; 4] = ["cluster.fault", "cluster.replica", "cluster.no-space", "backup.key"];
+/// How long one replica may look at itself.
+const OWN_LIMIT: Duration = Duration::from_secs(2);
 /// Enough for the answer of a replica without a quorum, which takes 5 s.
 const BUDGET: Duration = Duration::from_secs(8);
 
@@ -21,14 +30,10 @@ pub struct Doctor {}
 impl Doctor {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         let mut findings = Vec::new();
-        match session.resolve().and_then(|resolved| session::client(resolved, BUDGET)) {
-            Ok(client) => {
-                findings.extend(
-                    join_all(client.addresses().iter().map(|address| replica(&client, address)))
-                        .await,
-                );
-                findings.extend(cluster(&client).await);
-            }
+        let resolved = session.resolve();
+        let context = resolved.as_ref().ok().and_then(|resolved| resolved.addresses_of.clone());
+        match resolved.and_then(|resolved| session::client(resolved, BUDGET)) {
+            Ok(client) => findings.extend(look(&client, context.as_deref()).await),
             Err(failure) => findings.push(finding(
                 "context",
                 "error",
@@ -40,11 +45,29 @@ impl Doctor {
     }
 }
 
+/// What every replica says, what that tells together, and what the cluster finds itself.
+async fn look(client: &Client, context: Option<&str>) -> Vec<Value> {
+    let seen = survey(client).await;
+    let mut findings = join_all(seen.0.iter().map(|one| replica(client, &seen, one))).await;
+    findings.extend(members::findings(&seen, context));
+    let own = join_all(seen.0.iter().map(|one| of_itself(client, one))).await.concat();
+    let best = seen.best().and_then(Seen::status);
+    let answers =
+        |place: &Address| seen.0.iter().any(|one| one.address == *place && one.status().is_some());
+    let leader = best.and_then(super::cluster::leader_address).filter(answers);
+    let found = cluster(client, leader).await;
+    let found: Vec<Value> = found.into_iter().filter(|one| !is_said(&own, one)).collect();
+    findings.extend(own);
+    findings.extend(found);
+    findings
+}
+
 fn finding(check: &str, severity: &str, message: &str, fix: &str) -> Value {
     json!({"check": check, "severity": severity, "message": message, "fix": fix})
 }
 
-async fn replica(client: &Client, address: &Address) -> Value {
+async fn replica(client: &Client, all: &Survey, one: &Seen) -> Value {
+    let address = &one.address;
     let check = format!("replica {}", address.host_port());
     match client.ask(address, "/readyz").await {
         Ok((200, _)) => finding(&check, "ok", "answers and is ready", ""),
@@ -69,14 +92,57 @@ async fn replica(client: &Client, address: &Address) -> Value {
             &chain(&error),
             "the CA in the context is not this server's: compare `palisade context show` with the replica's pki/ca.pem",
         ),
+        // Whoever was removed or has moved need not be started.
+        Err(error) if members::is_stale(all, one) => {
+            finding(&check, "warning", &chain(&error), "no member of the cluster is reached there")
+        }
         Err(error) => finding(&check, "error", &chain(&error), "start it, or look at its log"),
     }
 }
 
-/// What the cluster finds itself.
-async fn cluster(client: &Client) -> Vec<Value> {
+/// What a replica finds of itself, whoever leads and although there may be no quorum.
+async fn of_itself(client: &Client, one: &Seen) -> Vec<Value> {
+    if one.status().is_none() {
+        return vec![];
+    }
+    let call = Call::get(format!("{BASE}/self-check")).local();
+    let Ok(mut answer) = client.call_at(&one.address, &call, OWN_LIMIT).await else {
+        return vec![];
+    };
+    let Some(Value::Array(findings)) = answer.body.get_mut("findings").map(Value::take) else {
+        return vec![];
+    };
+    findings.into_iter().filter(is_of_itself).collect()
+}
+
+fn is_of_itself(finding: &Value) -> bool {
+    text(finding, "/check").is_some_and(|check| OF_ITSELF.contains(&check))
+}
+
+/// Whether the replica that a finding is about said it itself.
+fn is_said(said: &[Value], finding: &Value) -> bool {
+    let about = |one: &Value| {
+        let name: Vec<&str> = text(one, "/message")?.split_whitespace().take(2).collect();
+        let name = name.join(" ").trim_end_matches(':').to_owned();
+        Some((text(one, "/check")?.to_owned(), name))
+    };
+    is_of_itself(finding) && said.iter().any(|one| about(one) == about(finding))
+}
+
+/// What the cluster finds itself; the leader alone knows which members are silent.
+async fn cluster(client: &Client, leader: Option<Address>) -> Vec<Value> {
     let call = Call::get(format!("{BASE}/self-check"));
-    match client.call(call).await {
+    let mut asked = None;
+    if let Some(leader) = leader {
+        // What it refuses is its word; others know better only when it says nothing.
+        let said = client.call_at(&leader, &call, BUDGET).await;
+        asked = Some(said).filter(|said| said.as_ref().err().is_none_or(|e| e.refusal().is_some()));
+    }
+    let asked = match asked {
+        Some(asked) => asked,
+        None => client.call(call).await,
+    };
+    match asked {
         Ok(answer) => match answer.body.get("findings") {
             Some(Value::Array(findings)) if findings.is_empty() => {
                 vec![finding("cluster", "ok", "finds nothing wrong with itself", "")]
@@ -131,4 +197,24 @@ fn table(findings: &[Value]) -> Table {
         );
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_replica_said_itself_is_not_said_again_by_the_cluster() {
+        let full = |bytes: u64| {
+            let message = format!("replica 2 has {bytes} bytes free");
+            finding("cluster.no-space", "error", &message, "")
+        };
+        let said = [full(10), finding("cluster.replica", "warning", "replica 3: slow", "")];
+        assert!(is_said(&said, &full(9)));
+        let other = finding("cluster.no-space", "error", "replica 1 has 9 bytes free", "");
+        assert!(!is_said(&said, &other));
+        let silent = "replica 2 (a:1) does not answer";
+        let silent = finding("cluster.member-silent", "warning", silent, "");
+        assert!(!is_said(&said, &silent), "the leader's word on another");
+    }
 }

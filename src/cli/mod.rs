@@ -19,6 +19,7 @@ mod serve;
 mod session;
 mod spec_file;
 mod strict;
+pub(crate) mod survey;
 pub(crate) mod token;
 mod version;
 mod wait;

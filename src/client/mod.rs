@@ -251,18 +251,29 @@ impl Client {
     pub async fn call(&self, call: Call) -> Result<Answer, ClientError> {
         let deadline = edge::now() + self.budget;
         let response = self.respond(&call, deadline).await?;
-        let revision = revision(&response);
         let left = deadline.saturating_duration_since(edge::now()).max(TRY_LIMIT);
-        let bytes = edge::within(left, response.bytes())
-            .await
-            .ok_or(ClientError::Slow { budget: self.budget })?
-            .map_err(ClientError::Broken)?;
-        let body = if bytes.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_slice(&bytes).map_err(ClientError::NotJson)?
+        let read = edge::within(left, answer(response)).await;
+        read.unwrap_or(Err(ClientError::Slow { budget: self.budget }))
+    }
+
+    /// Asks one replica once, whether it is one of ours or not.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn call_at(
+        &self,
+        address: &Address,
+        call: &Call,
+        limit: Duration,
+    ) -> Result<Answer, ClientError> {
+        let silent = || ClientError::Silent { address: address.to_string(), limit };
+        let asked = async {
+            match self.try_once(call, address, limit).await? {
+                Tried::Done(response) => answer(response).await,
+                Tried::Again { error, .. } => Err(error),
+            }
         };
-        Ok(Answer { body, revision })
+        edge::within(limit, asked).await.unwrap_or_else(|| Err(silent()))
     }
 
     /// All records of a list, page by page.
@@ -390,6 +401,17 @@ impl Client {
         let error = ClientError::Refused(Box::new(refusal));
         if again { Ok(Tried::Again { error, after }) } else { Err(error) }
     }
+}
+
+async fn answer(response: reqwest::Response) -> Result<Answer, ClientError> {
+    let revision = revision(&response);
+    let bytes = response.bytes().await.map_err(ClientError::Broken)?;
+    let body = if bytes.is_empty() {
+        Value::Null
+    } else {
+        serde_json::from_slice(&bytes).map_err(ClientError::NotJson)?
+    };
+    Ok(Answer { body, revision })
 }
 
 fn revision(response: &reqwest::Response) -> Option<u64> {

@@ -31,6 +31,7 @@ impl Seen {
 }
 
 type Reply = (u16, String);
+type Replies = Arc<dyn Fn(&str) -> Reply + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) struct Stub {
@@ -41,17 +42,32 @@ pub(crate) struct Stub {
 impl Stub {
     /// Answers these in turn, the last one for ever.
     pub fn new(replies: Vec<(u16, Value)>) -> Self {
+        let queue: Mutex<VecDeque<Reply>> = Mutex::new(
+            replies.into_iter().map(|(status, body)| (status, body.to_string())).collect(),
+        );
+        Self::answering(Arc::new(move |_| {
+            let mut queue = queue.lock().unwrap();
+            if queue.len() > 1 { queue.pop_front().unwrap() } else { queue[0].clone() }
+        }))
+    }
+
+    /// Answers by the request's first line.
+    pub fn by_line(reply: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> Self {
+        Self::answering(Arc::new(move |line| {
+            let (status, body) = reply(line);
+            (status, body.to_string())
+        }))
+    }
+
+    fn answering(replies: Replies) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let seen = Arc::new(Mutex::new(vec![]));
-        let queue: Arc<Mutex<VecDeque<Reply>>> = Arc::new(Mutex::new(
-            replies.into_iter().map(|(status, body)| (status, body.to_string())).collect(),
-        ));
         let log = seen.clone();
         edge::thread(move || {
             for stream in listener.incoming().flatten() {
-                let (log, queue) = (log.clone(), queue.clone());
-                edge::thread(move || serve(stream, &log, &queue));
+                let (log, replies) = (log.clone(), replies.clone());
+                edge::thread(move || serve(stream, &log, &replies));
             }
         });
         Self { port, seen }
@@ -66,7 +82,7 @@ impl Stub {
     }
 }
 
-fn serve(stream: std::net::TcpStream, log: &Mutex<Vec<Seen>>, queue: &Mutex<VecDeque<Reply>>) {
+fn serve(stream: std::net::TcpStream, log: &Mutex<Vec<Seen>>, replies: &Replies) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut stream = stream;
     loop {
@@ -86,11 +102,9 @@ fn serve(stream: std::net::TcpStream, log: &Mutex<Vec<Seen>>, queue: &Mutex<VecD
         let mut body = vec![0; length];
         reader.read_exact(&mut body).unwrap();
         seen.body = String::from_utf8(body).unwrap();
+        let line = seen.line.clone();
         log.lock().unwrap().push(seen);
-        let (status, text) = {
-            let mut queue = queue.lock().unwrap();
-            if queue.len() > 1 { queue.pop_front().unwrap() } else { queue[0].clone() }
-        };
+        let (status, text) = replies(&line);
         let head = format!(
             "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nPalisade-Revision: 9\r\nX-Request-Id: req_stub\r\nContent-Length: {}\r\n\r\n",
             text.len()

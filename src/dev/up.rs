@@ -166,7 +166,7 @@ fn check_room(plan: &Plan) -> Outcome {
         "the disk under {} has {free} MiB free, and a new cluster needs {needed} MiB, of which {kept} MiB stay free",
         root.display()
     );
-    Err(Failure::new(Exit::Error, what)
+    Err(Failure::new(Exit::Unavailable, what)
         .hint("free some space, or choose another directory with --dir"))
 }
 

@@ -44,10 +44,10 @@ impl Failure {
         Self::new(Exit::Usage, detail)
     }
 
-    /// It failed, with the chain of causes in the sentence.
+    /// It failed, with the chain of causes in the sentence, which says how the program ends, too.
     #[must_use]
     pub fn caused(detail: impl fmt::Display, source: &(dyn std::error::Error + 'static)) -> Self {
-        Self::new(Exit::Error, format!("{detail}: {}", chain(source)))
+        Self::new(Exit::of_cause(source), format!("{detail}: {}", chain(source)))
     }
 
     /// Adds what a person could do.
@@ -107,7 +107,7 @@ impl fmt::Display for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Self::new(Exit::Error, chain(&error))
+        Self::new(Exit::of_cause(&error), chain(&error))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the command line prints: data on stdout, talk on stderr.
 
+mod cause;
 pub mod exit;
 pub mod failure;
 pub mod human;

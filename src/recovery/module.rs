@@ -135,7 +135,7 @@ impl Module for Backups {
         vec![Arc::new(Schedule { source: source.clone(), config: config.clone() })]
     }
 
-    fn self_check(&self, _cx: &Context, view: &View) -> Result<Vec<Finding>> {
+    fn self_check(&self, cx: &Context, view: &View) -> Result<Vec<Finding>> {
         let Some(source) = &self.source else { return Ok(vec![]) };
         let mut found = match source.schedule() {
             Some(config) => schedule::findings(view, config)?,
@@ -145,7 +145,11 @@ impl Module for Backups {
         found.push(Finding {
             check: "backup.key".to_owned(),
             severity: Severity::Warning,
-            message: format!("no backup can be made: {}", chain(&error)),
+            message: format!(
+                "replica {} can make no backup: {}",
+                cx.store.replica(),
+                chain(&error)
+            ),
             fix: "copy pki/backup.key (32 bytes, mode 0600) from another replica, or make one and copy it to all"
                 .to_owned(),
             count: None,

@@ -160,6 +160,9 @@ impl Store for MemoryStore {
             fault: None,
             format: view.format(),
             warnings: vec![],
+            no_space: None,
+            pending: vec![],
+            change: None,
         }
     }
 }

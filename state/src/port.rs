@@ -87,8 +87,8 @@ pub enum StoreError {
     #[error("the outcome is unknown: leadership was lost while the write was in flight")]
     Unknown,
     /// The disk of the leader is nearly full; reads go on.
-    #[error("the leader's disk is nearly full")]
-    NoSpace,
+    #[error("the leader's disk is nearly full: {0}")]
+    NoSpace(String),
     /// What was proposed is over a limit.
     #[error("too large: {0}")]
     TooLarge(String),
@@ -196,6 +196,58 @@ pub struct MemberStatus {
     pub format_max: Option<u32>,
 }
 
+/// A disk on which less is free than must be: its replica takes no writes while it leads.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shortage {
+    /// Whose disk it is.
+    pub replica: ReplicaId,
+    /// What is on it.
+    pub path: String,
+    /// What is free.
+    pub free_bytes: u64,
+    /// What must be free.
+    pub needed_bytes: u64,
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { replica, path, free_bytes, needed_bytes } = self;
+        write!(
+            f,
+            "replica {replica} has {free_bytes} bytes ({} MiB) free under {path}, and {needed_bytes} ({} MiB) must be",
+            free_bytes >> 20,
+            needed_bytes >> 20
+        )
+    }
+}
+
+/// A replica that may join and has not come yet.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PendingJoin {
+    /// The id that it was given.
+    pub id: ReplicaId,
+    /// Where its peers will reach it, `host:port`.
+    pub peer_addr: String,
+    /// Where operators and agents will reach it, `host:port`.
+    pub api_addr: String,
+    /// The member whose place it takes.
+    pub replaces: Option<ReplicaId>,
+    /// Milliseconds since it was enrolled, on the cluster's clock.
+    pub for_ms: u64,
+}
+
+/// A change of the members that was begun and is not over: it waits for those of them that do not answer.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PendingChange {
+    /// Who votes until it is over; empty when that is decided.
+    pub from: Vec<ReplicaId>,
+    /// Who votes then.
+    pub to: Vec<ReplicaId>,
+}
+
 /// What a replica knows of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -232,4 +284,13 @@ pub struct ClusterStatus {
     /// What an operator should know of the answering replica although it serves.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// What the answering replica's disk lacks, if it is nearly full.
+    #[serde(default)]
+    pub no_space: Option<Shortage>,
+    /// Who may join and has not come yet, by id.
+    #[serde(default)]
+    pub pending: Vec<PendingJoin>,
+    /// A change of the members that is not over.
+    #[serde(default)]
+    pub change: Option<PendingChange>,
 }

@@ -98,6 +98,22 @@ pub fn enrolment(view: &View, id: ReplicaId) -> Result<Option<(String, Enrolment
     Ok(found.map(|(key, row)| (key, row.value)))
 }
 
+/// Who was enrolled and never was a member, by id. One that has just come may still be among them.
+///
+/// # Errors
+/// A row cannot be read.
+pub fn pending(view: &View) -> Result<Vec<(ReplicaId, Enrolment)>, Corrupt> {
+    let mut pending = vec![];
+    for (_, row) in ENROLMENTS.all(view)? {
+        let id = row.stamp.created_rev;
+        if REPLICAS.get(view, &id)?.is_none() {
+            pending.push((ReplicaId(id), row.value));
+        }
+    }
+    pending.sort_by_key(|(id, _)| *id);
+    Ok(pending)
+}
+
 /// The id that a key was enrolled under.
 ///
 /// # Errors
@@ -156,6 +172,23 @@ mod tests {
         assert_eq!(id.0, store.view().revision());
         let known = known(&store.view(), id).unwrap();
         assert_eq!(known, Known::Enrolled(enrolment("a:1")));
+    }
+
+    #[test]
+    fn who_has_not_come_is_pending_and_who_has_is_not() {
+        let store = MemoryStore::default();
+        for key in ["k1", "k2"] {
+            enrolled(&store, store.view(), key);
+        }
+        let ids: Vec<ReplicaId> =
+            pending(&store.view()).unwrap().iter().map(|(id, _)| *id).collect();
+        let id = |key: &str| enrolled_as(&store.view(), key).unwrap().unwrap();
+        assert_eq!(ids, [id("k1"), id("k2")]);
+        let mut tx = Tx::new(store.view());
+        tx.put(&REPLICAS, &id("k1").0, &Replica::default()).unwrap();
+        block_on(store.propose(tx.build().unwrap().into())).unwrap();
+        let left = pending(&store.view()).unwrap();
+        assert_eq!(left, [(id("k2"), enrolment("a:1"))]);
     }
 
     #[test]

@@ -53,6 +53,19 @@ fn fill(replicas: &Replicas, index: usize) -> PathBuf {
     path
 }
 
+/// Whoever looks is told, and a backup is made all the same.
+fn is_told_of(replicas: &Replicas, leader: usize, has: &str) {
+    let palisade = |args: &[&str]| replicas.home.palisade(args);
+    let found = palisade(&["doctor"]).ends(1);
+    assert!(found.stdout.contains("cluster.no-space") && found.stdout.contains(has), "{found:#?}");
+    let shown = palisade(&["cluster", "status"]).ok().stdout;
+    assert!(shown.contains("No space"), "{shown}");
+    let ready = replicas.api.get(leader, "/readyz").unwrap();
+    assert_eq!(ready.status, 200, "reads are served: {ready:#?}");
+    assert!(ready.json()["noSpace"].as_str().is_some_and(|why| why.contains(has)), "{ready:#?}");
+    palisade(&["cluster", "backup", "full.backup"]).ok();
+}
+
 #[test]
 fn a_full_disk_refuses_writes_serves_reads_and_recovers_by_itself() {
     let mut replicas = Replicas::prepare(3, Some(Slot::take()));
@@ -103,7 +116,9 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers_by_itself() {
         assert!(names.iter().any(|name| name == "before"), "{names:?}");
     }
     let out = replicas.home.palisade(&["--timeout", "3s", "token", "create", "--out", "t"]).ends(6);
-    assert!(out.stderr.contains("disk"), "{out:#?}");
+    let has = format!("replica {} has ", leader + 1);
+    assert!(out.stderr.contains(&has) && out.stderr.contains("data/log"), "{out:#?}");
+    is_told_of(&replicas, leader, &has);
     fs::remove_file(filler).unwrap();
     for replica in 0..3 {
         replicas.write(replica, &format!("after-{replica}"));

@@ -67,5 +67,5 @@ fn a_taken_port_is_named_at_the_start() {
     cluster.start_all();
     // The directory itself is taken as well, and by whom is said.
     let holder = cluster.pid(0).to_string();
-    cluster.refuses(0).ends(1).says(&["in use", &holder]);
+    cluster.refuses(0).ends(4).says(&["in use", &holder]);
 }

@@ -196,7 +196,7 @@ impl From<StoreError> for Error {
                 Code::Unavailable,
                 "repeat the request with the same Idempotency-Key: it is never applied twice",
             ),
-            StoreError::NoSpace => {
+            StoreError::NoSpace(_) => {
                 (Code::NoSpace, "make room on the leader's disk: writes go on by themselves")
             }
             StoreError::NotReached { .. } => (

@@ -57,11 +57,15 @@ impl DirLock {
             Err(errno) => return Err(io(errno.into())),
         }
         let pid = std::process::id();
-        file.set_len(0)
+        let written = file
+            .set_len(0)
             .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(format!("{pid}\n").as_bytes()))
-            .map_err(io)?;
-        Ok(Self { _file: file })
+            .and_then(|()| file.write_all(format!("{pid}\n").as_bytes()));
+        match written {
+            // The lock holds without the name of its holder; on a full disk reads are served all the same.
+            Err(error) if !super::is_full(&error) => Err(io(error)),
+            _ => Ok(Self { _file: file }),
+        }
     }
 }
 

@@ -32,6 +32,10 @@ pub(crate) struct Members {
     pub(crate) committed: bool,
 }
 
+/// What it means to be the only voter.
+pub(crate) const ALONE: &str = "while it is down nothing can be read or written, and when its disk is lost everything \
+                                since the last backup is lost";
+
 pub(crate) fn majority(voters: usize) -> usize {
     voters / 2 + 1
 }
@@ -94,11 +98,7 @@ impl Members {
             ));
         }
         if after.len() == 1 && self.voters.len() > 1 {
-            return Some(
-                "one voter would remain: while it is down nothing can be read or written, and when its disk is \
-                 lost everything since the last backup is lost"
-                    .to_owned(),
-            );
+            return Some(format!("one voter would remain: {ALONE}"));
         }
         None
     }

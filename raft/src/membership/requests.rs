@@ -18,6 +18,47 @@ use super::{
 };
 use crate::{peer::wire, types::Node};
 
+/// How many voters a change leaves.
+fn remaining(voters: usize) -> String {
+    match voters {
+        1 => "one voter remains".to_owned(),
+        many => {
+            let spare = many - health::majority(many);
+            format!("{many} voters remain, {spare} of which may fail")
+        }
+    }
+}
+
+/// What is said once a replica is removed; what was at risk before is so now.
+fn removed(id: u64, voters: usize, risk: Option<String>) -> String {
+    let note = format!("replica {id} is removed; {}", remaining(voters));
+    match risk {
+        Some(_) if voters == 1 => format!("{note}: {}", health::ALONE),
+        Some(risk) => format!("{note}; {risk}"),
+        None => note,
+    }
+}
+
+/// Whether nobody who may still come was given one of these addresses.
+fn addresses_are_not_promised<'a>(
+    pending: impl Iterator<Item = &'a (ReplicaId, Enrolment)>,
+    peer_addr: &str,
+    api_addr: &str,
+) -> Result<()> {
+    for (id, row) in pending {
+        for taken in [&row.peer_addr, &row.api_addr] {
+            if !taken.is_empty() && (taken == peer_addr || taken == api_addr) {
+                let what = format!(
+                    "replica {id}, which may join and has not come yet, has the address {taken}: \
+                     `palisade cluster remove {id}` takes that back"
+                );
+                return refuse(Why::Invalid, what);
+            }
+        }
+    }
+    Ok(())
+}
+
 impl<R: AsyncRuntime> Members<R> {
     pub(super) async fn enrol(&self, asked: wire::EnrolReplica, dry_run: bool) -> Result {
         let wire::EnrolReplica { key, peer_addr, api_addr, replaces } = asked;
@@ -29,12 +70,28 @@ impl<R: AsyncRuntime> Members<R> {
             }
             return managed(id.0, format!("replica {id} was enrolled with this key before"));
         }
+        // One that was enrolled and never came leaves its place, too.
+        let pending = roster::pending(&self.view())?;
+        let instead = pending.iter().find(|(id, _)| id.0 == replaces && replaces != 0);
+        let given_up = instead.map(|(id, _)| id.0);
+        let replaces = instead.map_or(replaces, |(_, row)| row.replaces.unwrap_or(0));
         if replaces != 0 {
             self.member(&members, replaces)?;
         }
         self.addresses_are_free(&members, replaces, &peer_addr, &api_addr)?;
+        let others = pending.iter().filter(|(id, _)| Some(id.0) != given_up);
+        addresses_are_not_promised(others, &peer_addr, &api_addr)?;
+        let place = match (given_up, replaces) {
+            (Some(id), _) => format!(" instead of replica {id}, which has not come"),
+            (None, 0) => String::new(),
+            (None, id) => format!(" in the place of replica {id}, which is removed once it votes"),
+        };
         if dry_run {
-            return managed(0, "a new replica would be enrolled");
+            let what = format!("a new replica would be enrolled{place}; it gets its id then");
+            return managed(0, what);
+        }
+        if let Some(id) = given_up {
+            self.forget_enrolment(id, "another joins in its place").await?;
         }
         let at_ms = self.view().clock().now_ms;
         let replaces = (replaces != 0).then_some(replaces);
@@ -120,7 +177,10 @@ impl<R: AsyncRuntime> Members<R> {
         if dry_run {
             return managed(
                 id,
-                format!("replica {id} would be removed; {} voters remain", after.len()),
+                match &risk {
+                    None => format!("replica {id} would be removed; {}", remaining(after.len())),
+                    Some(risk) => format!("replica {id} would be removed by force: {risk}"),
+                },
             );
         }
         if id == self.me() {
@@ -135,15 +195,7 @@ impl<R: AsyncRuntime> Members<R> {
         .await?;
         self.change(ChangeMembers::RemoveVoters(BTreeSet::from([id]))).await?;
         self.settle("removed by an operator").await?;
-        let spare = after.len() - health::majority(after.len());
-        let mut note = format!(
-            "replica {id} is removed; {} voters remain, {spare} of which may fail",
-            after.len()
-        );
-        if let Some(risk) = risk {
-            note = format!("{note}; {risk}");
-        }
-        managed(id, note)
+        managed(id, removed(id, after.len(), risk))
     }
 
     /// Takes back an enrolment that nobody came with.
@@ -192,10 +244,11 @@ impl<R: AsyncRuntime> Members<R> {
             return managed(id, format!("replica {id} has these addresses already"));
         }
         self.addresses_are_free(&members, id, &new.peer_addr, &new.api_addr)?;
-        let note = format!("replica {id} is at {} and {}", new.peer_addr, new.api_addr);
+        let at = format!("at {} and {}", new.peer_addr, new.api_addr);
         if dry_run {
-            return managed(id, note);
+            return managed(id, format!("replica {id} would be {at}"));
         }
+        let note = format!("replica {id} is {at}");
         let data = json!({
             "from": { "peerAddr": node.peer_addr, "apiAddr": node.api_addr },
             "to": { "peerAddr": new.peer_addr, "apiAddr": new.api_addr },
@@ -272,6 +325,8 @@ impl<R: AsyncRuntime> Members<R> {
             format!("replica {id} is drained: others lead, hold the leases and keep the agents")
         };
         if dry_run {
+            let what = if undo { "take" } else { "give up" };
+            let note = format!("replica {id} would {what} leadership, leases and agents");
             return managed(id, note);
         }
         let kind = if undo { "replica.undrained" } else { "replica.drained" };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{OfflineError, survivor::load};
-use crate::{Identity, IdentityError, disk::DirLock, exile};
+use crate::{Identity, IdentityError, disk::DirLock, exile, identity::has_log};
 
 /// A replica's data that can be started from, locked.
 #[derive(Debug)]
@@ -19,12 +19,14 @@ pub struct Examined {
 /// What would keep it from starting, in the words of the start.
 pub fn examine(data: &Path, identity: &Identity) -> Result<Examined, OfflineError> {
     let lock = DirLock::acquire(data)?;
-    if let Some(found) = Identity::read(data)?
-        && found != *identity
-    {
-        let (found, expected) = (Box::new(found), Box::new(identity.clone()));
-        let file = data.join("identity.json");
-        return Err(IdentityError::Foreign { file, found, expected }.into());
+    let file = data.join("identity.json");
+    match Identity::read(data)? {
+        Some(found) if found != *identity => {
+            let (found, expected) = (Box::new(found), Box::new(identity.clone()));
+            return Err(IdentityError::Foreign { file, found, expected }.into());
+        }
+        None if has_log(data) => return Err(IdentityError::Missing { file }.into()),
+        _ => {}
     }
     exile::check(data, identity)?;
     let loaded = load(data, identity)?;

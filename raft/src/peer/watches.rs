@@ -147,7 +147,7 @@ fn status(refusal: Refusal) -> Status {
     match refusal {
         Refusal::Invalid(what) | Refusal::TooLarge(what) => Status::invalid_argument(what),
         Refusal::Unavailable(what) => Status::unavailable(what),
-        Refusal::NotLeader | Refusal::NoQuorum(_) | Refusal::Unknown | Refusal::NoSpace => {
+        Refusal::NotLeader | Refusal::NoQuorum(_) | Refusal::Unknown | Refusal::NoSpace(_) => {
             Status::unavailable("the watch cannot be served now")
         }
     }

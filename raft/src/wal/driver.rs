@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use palisade_state::{
-    Rt,
+    ReplicaId, Rt,
     planted::{self, Defect},
+    port::Shortage,
 };
 
 use super::core::Wal;
@@ -194,6 +195,14 @@ impl Handle {
     #[must_use]
     pub fn is_low(&self) -> bool {
         self.shared.space.is_low()
+    }
+
+    /// The same, with what is free and what must be, for `replica`.
+    #[must_use]
+    pub fn shortage(&self, replica: u64) -> Option<Shortage> {
+        let (path, free_bytes, needed_bytes) = self.shared.space.shortage()?;
+        let path = path.display().to_string();
+        Some(Shortage { replica: ReplicaId(replica), path, free_bytes, needed_bytes })
     }
 
     /// What the log has done so far.

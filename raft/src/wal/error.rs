@@ -21,7 +21,7 @@ pub enum WalError {
     /// Bytes that had been acknowledged are damaged or gone.
     #[error(
         "log file {} is damaged at byte {offset}: {what}; nothing was changed and this replica does not vote; \
-         put back a good copy of the file, or rejoin from the other replicas with `palisade cluster repair`", file.display()
+         rejoin from the other replicas with `palisade cluster repair` (an older copy of the data is refused, too)", file.display()
     )]
     Corrupt {
         /// The damaged file.
@@ -94,6 +94,16 @@ impl WalError {
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::NoSpace { .. } | Self::TooLarge { .. } | Self::Invalid { .. })
+    }
+
+    /// Whether the disk has no room.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::NoSpace { .. } => true,
+            Self::Io { source, .. } => crate::disk::is_full(source),
+            _ => false,
+        }
     }
 
     /// Whether what the log held is damaged or gone.

@@ -34,6 +34,12 @@ impl Space {
         self.free() < self.reserve
     }
 
+    /// The directory, what is free and what must be, if less is free than the reserve.
+    pub fn shortage(&self) -> Option<(&Path, u64, u64)> {
+        let free = self.free();
+        (free < self.reserve).then_some((self.dir.as_path(), free, self.reserve))
+    }
+
     /// What must stay free when entries are taken; the rest of the reserve is for votes.
     pub fn floor(&self) -> u64 {
         self.reserve / 2

@@ -59,13 +59,22 @@ async fn well_again(replica: &Arc<Replica>, number: &mut u64) {
     for _ in 0..1000 {
         match write(replica, number).await {
             Ok(()) => return,
-            Err(StoreError::NoSpace) => {
+            Err(StoreError::NoSpace(_)) => {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await
             }
             Err(other) => panic!("{other}"),
         }
     }
     panic!("never: there is room again");
+}
+
+/// The refusal, and whoever looks, are told which replica, which path and how much.
+fn assert_says(replica: &Replica, refused: Result<(), StoreError>, dir: &Path) {
+    let Err(StoreError::NoSpace(what)) = refused else { panic!("{refused:?}") };
+    assert!(what.starts_with("replica 1 has ") && what.contains(" free under "), "{what}");
+    assert!(what.contains(&dir.join("log").display().to_string()), "{what}");
+    let short = replica.status().no_space.expect("it is short of room");
+    assert!(short.free_bytes < short.needed_bytes, "{short}");
 }
 
 /// Not a test by itself: it runs in a mount namespace of its own.
@@ -84,7 +93,7 @@ async fn inside() {
     for free in [MIB, 0] {
         ballast(home, free);
         let refused = write(&replica, &mut number).await;
-        assert_eq!(refused, Err(StoreError::NoSpace), "{free} bytes free");
+        assert_says(&replica, refused, &dir);
         let view = replica.linearizable().await.unwrap();
         assert_eq!(model::read(&view).unwrap()[0], number);
         assert_eq!(replica.fault(), None);
@@ -98,7 +107,8 @@ async fn inside() {
     let again = eventually_started(&dir).await;
     form(&again).await;
     assert_eq!(model::read(&again.linearizable().await.unwrap()).unwrap()[0], number);
-    assert_eq!(write(&again, &mut number).await, Err(StoreError::NoSpace));
+    let refused = write(&again, &mut number).await;
+    assert_says(&again, refused, &dir);
     std::fs::remove_file(home.join("ballast")).unwrap();
     well_again(&again, &mut number).await;
     println!("the disk was full");

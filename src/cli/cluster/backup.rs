@@ -52,7 +52,7 @@ impl Backup {
 
 /// A backup that cannot be used.
 pub(super) fn unusable(error: palisade_raft::backup::BackupError) -> Failure {
-    Failure::new(Exit::Error, chain(&error))
+    Failure::new(Exit::of_cause(&error), chain(&error))
 }
 
 /// Removes what is not whole.

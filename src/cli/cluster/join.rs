@@ -24,7 +24,7 @@ pub(super) struct Join {
     #[arg(long, value_name = "HOST:PEERPORT,APIPORT", value_parser = join::advertised)]
     advertise: NewReplica,
     /// Where it listens, if not there; an IP
-    #[arg(long, value_name = "IP:PEERPORT,APIPORT", value_parser = join::advertised)]
+    #[arg(long, value_name = "IP:PEERPORT,APIPORT", value_parser = join::listening)]
     listen: Option<NewReplica>,
     /// The member whose place it takes: that one is removed when this one votes
     #[arg(long, value_name = "ID")]

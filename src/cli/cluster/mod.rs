@@ -4,6 +4,7 @@ mod address;
 mod backup;
 mod drain;
 mod join;
+mod look;
 mod recover;
 mod remove;
 mod repair;
@@ -20,7 +21,7 @@ use crate::{
     client::Call,
     output::{self, Format, Outcome, cell},
 };
-pub(crate) use status::{leader, status};
+pub(crate) use look::{Change, leader, leader_address, listed, status};
 
 /// Flags of `cluster`.
 #[derive(Debug, clap::Args)]
@@ -44,6 +45,7 @@ enum Verb {
     /// Show the lineage, the CA and the pins by which agents recognise this cluster
     Trust,
     /// Make the directory of a new replica on this machine, for `palisade serve`
+    #[command(visible_alias = "add")]
     Join(join::Join),
     /// Take a replica out of the cluster for good
     #[command(visible_alias = "rm")]

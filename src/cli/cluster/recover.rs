@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use palisade_raft::offline::OfflineError;
 use serde_json::json;
 
 use super::Session;
@@ -44,8 +43,10 @@ impl From<RecoverError> for Failure {
                 "every replica has the same pki/backup.key, and you may have kept a copy: put it there; if it is lost, \
                  add --without-backup: the old data is renamed and kept in any case",
             ),
-            error @ (RecoverError::Lock(_) | RecoverError::Data(OfflineError::Removed(_))) => Self::new(Exit::Conflict, chain(&error)),
-            error => Self::new(Exit::Error, chain(&error)),
+            RecoverError::Lock(error) => Self::new(Exit::of_cause(&error), chain(&error)),
+            RecoverError::Dir(error) => Self::new(Exit::of_cause(&error), chain(&error)),
+            RecoverError::Data(error) => Self::new(Exit::of_cause(&error), chain(&error)),
+            error => Self::new(Exit::of_cause(&error), chain(&error)),
         }
     }
 }

@@ -4,13 +4,13 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{join::enrolled, status};
+use super::{join::enrolled, look};
 use crate::{
-    cli::Session,
+    cli::{Session, survey::members},
     client::{BASE, Call, Client},
     edge,
     init::NewReplica,
-    join::advertised,
+    join::{advertised, listening},
     output::{self, Exit, Failure, Format, Outcome, cell, failure::chain, number, text},
     recovery::{Finding, Known, Repair, RepairError, Wanted, survey_damage},
     replica_dir::MemberConfig,
@@ -41,7 +41,7 @@ pub(super) struct RepairArgs {
     #[arg(long, value_name = "HOST:PEERPORT,APIPORT", value_parser = advertised)]
     advertise: Option<NewReplica>,
     /// Where it listens [default: as its replica.toml says]; an IP
-    #[arg(long, value_name = "IP:PEERPORT,APIPORT", value_parser = advertised)]
+    #[arg(long, value_name = "IP:PEERPORT,APIPORT", value_parser = listening)]
     listen: Option<NewReplica>,
 }
 
@@ -51,8 +51,9 @@ impl From<RepairError> for Failure {
             RepairError::Missing { .. } => Self::new(Exit::NotFound, error.to_string()).hint(
                 "make it where its disk was lost and give --replica ID, or use `palisade cluster join --replace ID`",
             ),
-            RepairError::Lock(_) | RepairError::Data(_) => Self::new(Exit::Conflict, chain(&error)),
-            _ => Self::new(Exit::Error, chain(&error)),
+            RepairError::Lock(error) => Self::new(Exit::of_cause(error), chain(error)),
+            RepairError::Data(error) => Self::new(Exit::of_cause(error), chain(error)),
+            _ => Self::new(Exit::of_cause(&error), chain(&error)),
         }
     }
 }
@@ -76,7 +77,7 @@ impl RepairArgs {
         }
         let why = repair.finding().why().to_owned();
         let client = session.client()?;
-        let status = match status::of_leader(&client).await {
+        let status = match look::of_leader(&client).await {
             Ok(status) => status,
             Err(failure) => {
                 self.print_finding(session.format(), &repair, &why)?;
@@ -156,7 +157,7 @@ impl RepairArgs {
         let replica = self.replica.or(known.replica);
         let own = own_address(repair, replica);
         let member = |wanted: &dyn Fn(&Value) -> bool| {
-            status::members(status).iter().find(|member| wanted(member)).cloned()
+            members(status).iter().find(|member| wanted(member)).cloned()
         };
         let by_id = replica
             .filter(|_| is_same_life)
@@ -174,7 +175,11 @@ impl RepairArgs {
             peer_addr: cell(member, "/peerAddr"),
             api_addr: cell(member, "/apiAddr"),
         });
-        let replaces = recorded.as_ref().map(|member| member.id);
+        // Its own enrolment, if nobody came with it, keeps its addresses until another takes its place.
+        let pending = status.get("pending").and_then(Value::as_array).into_iter().flatten();
+        let never_came = replica
+            .filter(|id| is_same_life && pending.clone().any(|join| number(join, "/id") == *id));
+        let replaces = recorded.as_ref().map(|member| member.id).or(never_came);
         if replica.is_none() && replaces.is_none() {
             return Err(Failure::usage(format!(
                 "nothing in {} says which replica it was",
@@ -329,9 +334,9 @@ fn check_life(known: &Known, status: &Value) -> Outcome<bool> {
 async fn is_away(client: &Client, mut status: Value, replica: u64) -> Outcome {
     let deadline = edge::now() + AWAY_LIMIT;
     loop {
-        let member = status::members(&status).iter().find(|one| number(one, "/id") == replica);
+        let member = members(&status).iter().find(|one| number(one, "/id") == replica);
         let silent = member.and_then(|member| member.get("lastAckMs").and_then(Value::as_u64));
-        let leads = status::leader(&status) == Some(replica);
+        let leads = look::leader(&status) == Some(replica);
         if !leads && silent.is_none_or(|silent| silent > SILENT_MS) {
             return Ok(());
         }
@@ -346,6 +351,6 @@ async fn is_away(client: &Client, mut status: Value, replica: u64) -> Outcome {
             ));
         }
         edge::sleep(POLL).await;
-        status = status::of_leader(client).await?;
+        status = look::of_leader(client).await?;
     }
 }

@@ -50,7 +50,8 @@ impl From<RestoreError> for Failure {
             error @ (RestoreError::NoKey | RestoreError::Epoch { .. }) => {
                 Self::usage(error.to_string())
             }
-            error => Self::new(Exit::Error, chain(&error)),
+            RestoreError::Backup(error) => super::backup::unusable(error),
+            error => Self::new(Exit::of_cause(&error), chain(&error)),
         }
     }
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::look::{Change, Look, leader, listed, look};
 use crate::{
-    cli::Session,
-    client::{BASE, Call, Client},
-    output::{self, Exit, Format, Outcome, Table, cell, number, text},
+    cli::{Session, survey::members},
+    output::{self, Format, Outcome, Table, cell, human, number, text},
 };
 
 /// Flags of `cluster status`.
@@ -22,8 +22,7 @@ impl Status {
     /// Asks and prints.
     pub(super) async fn run(self, session: &Session) -> Outcome {
         let client = session.client()?;
-        let (mut status, shards) = look(&client, self.local).await?;
-        let backups = backups(&client, self.local).await;
+        let Look { mut status, shards, backups } = look(&client, self.local).await?;
         match session.format() {
             Format::Table | Format::Wide => {
                 output::data(page(&status, &shards, &backups).as_bytes())
@@ -40,76 +39,6 @@ impl Status {
             }
         }
     }
-}
-
-fn read(path: &str, local: bool) -> Call {
-    let call = Call::get(format!("{BASE}{path}"));
-    if local { call.local() } else { call }
-}
-
-/// `cluster.status`, as whichever replica answers knows it; with its revision.
-pub(crate) async fn status(client: &Client, local: bool) -> Outcome<Value> {
-    let answer = client.call(read("/cluster", local)).await?;
-    let mut status = answer.body;
-    if let (Value::Object(status), Some(revision)) = (&mut status, answer.revision) {
-        status.entry("revision").or_insert(revision.into());
-    }
-    Ok(status)
-}
-
-/// The status and the shards; as one replica sees them when there is no quorum.
-async fn look(client: &Client, local: bool) -> Outcome<(Value, Value)> {
-    let failure = match best_status(client, local).await {
-        Ok(status) => return Ok((status, shards(client, local).await?)),
-        Err(failure) => failure,
-    };
-    if local || failure.exit != Exit::Unavailable {
-        return Err(failure);
-    }
-    // When not even that can be had, the first reason is the better one.
-    let Ok(status) = status(client, true).await else { return Err(failure) };
-    let replica = cell(&status, "/replica");
-    output::say(format!("without a quorum: as replica {replica} sees it"));
-    let shards = shards(client, true).await.unwrap_or(Value::Null);
-    Ok((status, shards))
-}
-
-/// `cluster.status` as the leader knows it: it alone knows how far the others are behind. As
-/// another knows it when the leader cannot be asked.
-async fn best_status(client: &Client, local: bool) -> Outcome<Value> {
-    let first = status(client, local).await?;
-    let leader = leader(&first);
-    if local || leader.is_none() || leader == first.get("replica").and_then(Value::as_u64) {
-        return Ok(first);
-    }
-    let place = members(&first)
-        .iter()
-        .find(|member| Some(number(member, "/id")) == leader)
-        .and_then(|member| text(member, "/apiAddr"));
-    if !place.is_some_and(|place| client.prefer(place)) {
-        return Ok(first);
-    }
-    Ok(status(client, local).await.unwrap_or(first))
-}
-
-/// `cluster.status` as the leader knows it, if that can be had.
-pub(super) async fn of_leader(client: &Client) -> Outcome<Value> {
-    best_status(client, false).await
-}
-
-/// Its members.
-pub(super) fn members(status: &Value) -> &[Value] {
-    status.get("members").and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-async fn shards(client: &Client, local: bool) -> Outcome<Value> {
-    Ok(client.call(read("/cluster/shards", local)).await?.body)
-}
-
-/// What became of scheduled backups; null where nobody says.
-async fn backups(client: &Client, local: bool) -> Value {
-    let asked = client.call(read("/cluster/backups", local)).await;
-    asked.map_or(Value::Null, |answer| answer.body)
 }
 
 /// Them in a line, if there is something to say.
@@ -136,9 +65,29 @@ fn backup_line(backups: &Value) -> Option<String> {
     Some(line)
 }
 
-/// The leader's id, if there is one.
-pub(crate) fn leader(status: &Value) -> Option<u64> {
-    status.get("leader").and_then(Value::as_u64)
+/// A change of the members, and a disk that is nearly full, in a line each.
+fn under_way(status: &Value) -> String {
+    let mut lines = String::new();
+    if let Some(change) = Change::of(status) {
+        let away = status.pointer("/change/waitsFor").and_then(Value::as_array);
+        let away: Vec<u64> = away.into_iter().flatten().filter_map(Value::as_u64).collect();
+        let waits = match away.as_slice() {
+            [] => String::new(),
+            away => format!("; replica {} does not answer", listed(away)),
+        };
+        lines.push_str(&format!("{:<12} {change} is under way{waits}\n", "Members"));
+    }
+    if let Some(path) = text(status, "/noSpace/path") {
+        let bytes = |at| number(status, at);
+        lines.push_str(&format!(
+            "{:<12} replica {} takes no writes while it leads: {} bytes are free under {path}, and {} must be\n",
+            "No space",
+            cell(status, "/replica"),
+            bytes("/noSpace/freeBytes"),
+            bytes("/noSpace/neededBytes"),
+        ));
+    }
+    lines
 }
 
 fn page(status: &Value, shards: &Value, backups: &Value) -> String {
@@ -156,6 +105,7 @@ fn page(status: &Value, shards: &Value, backups: &Value) -> String {
     ] {
         page.push_str(&format!("{label:<12} {value}\n"));
     }
+    page.push_str(&under_way(status));
     if let Some(line) = backup_line(backups) {
         page.push_str(&format!("{:<12} {line}\n", "Last backup"));
     }
@@ -163,9 +113,6 @@ fn page(status: &Value, shards: &Value, backups: &Value) -> String {
     page.push_str(&member_table(status, &owned(shards)).render());
     page
 }
-
-/// So long may a follower say nothing to the leader before it counts as away.
-const SILENT_MS: u64 = 2_000;
 
 fn member_table(status: &Value, owned: &Owned) -> Table {
     let mut table =
@@ -189,7 +136,29 @@ fn member_table(status: &Value, owned: &Owned) -> Table {
             owned.of(id),
         ]);
     }
+    let pending = status.get("pending").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for join in pending {
+        let none = || "-".to_owned();
+        table.row(vec![
+            cell(join, "/id"),
+            pending_state(join),
+            none(),
+            none(),
+            cell(join, "/apiAddr"),
+            cell(join, "/peerAddr"),
+            none(),
+            none(),
+        ]);
+    }
     table
+}
+
+/// One that may join and has not come.
+fn pending_state(join: &Value) -> String {
+    let since = i64::try_from(number(join, "/forMs") / 1000).unwrap_or(i64::MAX);
+    let place = join.get("replaces").and_then(Value::as_u64);
+    let place = place.map(|id| format!(" in the place of {id}")).unwrap_or_default();
+    format!("may join{place}, not come for {}", human::span(since))
 }
 
 fn state(member: &Value, is_leader: bool) -> String {
@@ -203,11 +172,12 @@ fn state(member: &Value, is_leader: bool) -> String {
         Some(false) => "learner",
         _ => "follower",
     };
+    if member.get("answers").and_then(Value::as_bool) != Some(false) {
+        return format!("{role}{drained}");
+    }
     match member.get("lastAckMs").and_then(Value::as_u64) {
-        Some(silent) if !is_leader && silent > SILENT_MS => {
-            format!("{role}, away {} s{drained}", silent / 1000)
-        }
-        _ => format!("{role}{drained}"),
+        Some(silent) => format!("{role}, away {} s{drained}", silent / 1000),
+        None => format!("{role}, does not answer{drained}"),
     }
 }
 
@@ -255,7 +225,7 @@ mod tests {
     fn status_sample() -> Value {
         let member = |id: u64, lag: Option<u64>| {
             json!({"id": id, "matchedIndex": lag.map(|lag| 42 - lag), "lag": lag, "voter": true,
-                "leader": id == 2, "version": "0.1.0", "lastAckMs": if id == 3 { 9_000 } else { 12 },
+                "leader": id == 2, "version": "0.1.0", "lastAckMs": if id == 3 { 9_000 } else { 12 }, "answers": id != 3,
                 "apiAddr": format!("127.0.0.1:740{id}"), "peerAddr": format!("127.0.0.1:741{id}")})
         };
         json!({"cluster": "cl_1", "lineage": "ln_1", "leader": 2, "term": 3, "lastIndex": 42,
@@ -286,6 +256,35 @@ mod tests {
         1        follower            42          0    127.0.0.1:7401  127.0.0.1:7411  0.1.0    controllers 128, scheduler 86
         2        leader              42          0    127.0.0.1:7402  127.0.0.1:7412  0.1.0    controllers 128, scheduler 170
         3        follower, away 9 s  35          7    127.0.0.1:7403  127.0.0.1:7413  0.1.0    controllers 0, scheduler 0
+        ");
+    }
+
+    #[test]
+    fn what_waits_is_shown_and_who_is_silent() {
+        let status = json!({"cluster": "cl_1", "lineage": "ln_1", "leader": null, "term": 3, "lastIndex": 42,
+            "revision": 40, "replica": 2, "format": 1,
+            "members": [
+                {"id": 1, "voter": true, "answers": false, "apiAddr": "a:1", "peerAddr": "a:2"},
+                {"id": 2, "voter": true, "answers": true, "apiAddr": "b:1", "peerAddr": "b:2"}],
+            "change": {"from": [1, 2, 3], "to": [1, 2], "waitsFor": [1]},
+            "noSpace": {"path": "/data/log", "freeBytes": 53_000_000, "neededBytes": 67_108_864},
+            "pending": [{"id": 77, "apiAddr": "c:1", "peerAddr": "c:2", "replaces": 3, "forMs": 200_000}]});
+        insta::assert_snapshot!(page(&status, &Value::Null, &Value::Null), @r"
+        Cluster      cl_1
+        Lineage      ln_1
+        Leader       none
+        Term         3
+        Last index   42
+        Revision     40
+        Format       1
+        Answered by  replica 2
+        Members      a change of the voters from 1, 2, 3 to 1, 2 is under way; replica 1 does not answer
+        No space     replica 2 takes no writes while it leads: 53000000 bytes are free under /data/log, and 67108864 must be
+
+        REPLICA  STATE                                        LAST INDEX  LAG  API  PEER  VERSION  SHARDS
+        1        follower, does not answer                    -           -    a:1  a:2   -        0
+        2        follower                                     -           -    b:1  b:2   -        0
+        77       may join in the place of 3, not come for 3m  -           -    c:1  c:2   -        -
         ");
     }
 

@@ -263,7 +263,7 @@ impl Envelope {
             Handler::Stream(run) => {
                 let revision = call.view.revision();
                 if method.audited {
-                    self.record(call.audit("ok")).await?;
+                    self.record_read(&call).await?;
                 }
                 let stream = run(cx, call.view, input).await?;
                 Ok(Answer { reply: Reply::Stream(stream), revision, etag: None, replayed: false })
@@ -339,6 +339,20 @@ impl Envelope {
         if let Err(error) = self.record(call.audit(refused.code.as_str())).await {
             let request_id = &call.options.request_id;
             tracing::warn!(%request_id, %error, "a refused mutation could not be audited");
+        }
+    }
+
+    /// Records a read. On a full disk there is no room for its record, and a backup is wanted most: it is in this
+    /// replica's log then.
+    async fn record_read(&self, call: &Call<'_>) -> Result<()> {
+        match self.record(call.audit("ok")).await {
+            Err(error) if error.code == Code::NoSpace => {
+                let (actor, method) = (&call.principal.name, &call.route.id);
+                let request_id = &call.options.request_id;
+                tracing::warn!(%request_id, %actor, %method, %error, "a read could not be audited");
+                Ok(())
+            }
+            other => other,
         }
     }
 

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use palisade_state::{Role, View, port::ClusterStatus, shard::SHARDS};
+use palisade_state::{
+    ReplicaId, Role, View,
+    port::{ClusterStatus, PendingChange, PendingJoin},
+    shard::SHARDS,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -50,6 +54,54 @@ pub(super) struct Status {
     format: u32,
     /// What an operator should know of the answering replica although it serves.
     warnings: Vec<String>,
+    /// What the answering replica's disk lacks, if it is nearly full: it takes no writes while it leads.
+    no_space: Option<Shortage>,
+    /// Who may join and has not come yet.
+    pending: Vec<Pending>,
+    /// A change of the members that is not over: it waits for those of them that do not answer.
+    change: Option<Change>,
+}
+
+/// A disk on which less is free than must be.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Shortage {
+    path: String,
+    free_bytes: u64,
+    needed_bytes: u64,
+}
+
+/// A replica that may join and has not come yet.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Pending {
+    id: u64,
+    peer_addr: String,
+    api_addr: String,
+    /// The member whose place it takes.
+    replaces: Option<u64>,
+    /// Milliseconds since it was enrolled, on the cluster's clock.
+    for_ms: u64,
+}
+
+/// A change of the voters that is not over.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Change {
+    /// Who votes until it is over; empty when that is decided.
+    from: Vec<u64>,
+    /// Who votes then.
+    to: Vec<u64>,
+}
+
+fn change(change: PendingChange) -> Change {
+    let ids = |ids: Vec<ReplicaId>| ids.into_iter().map(|id| id.0).collect();
+    Change { from: ids(change.from), to: ids(change.to) }
+}
+
+fn pending(join: PendingJoin) -> Pending {
+    let PendingJoin { id, peer_addr, api_addr, replaces, for_ms } = join;
+    Pending { id: id.0, peer_addr, api_addr, replaces: replaces.map(|id| id.0), for_ms }
 }
 
 pub(super) fn status(status: ClusterStatus) -> Status {
@@ -86,6 +138,13 @@ pub(super) fn status(status: ClusterStatus) -> Status {
         fault: status.fault,
         format: status.format,
         warnings: status.warnings,
+        no_space: status.no_space.map(|short| Shortage {
+            path: short.path,
+            free_bytes: short.free_bytes,
+            needed_bytes: short.needed_bytes,
+        }),
+        pending: status.pending.into_iter().map(pending).collect(),
+        change: status.change.map(change),
     }
 }
 

@@ -181,6 +181,14 @@ impl Module for ServerModule {
                 "docs/storage.md says what each means; the replica serves all the same",
             ));
         }
+        if let Some(short) = status.no_space {
+            found.push(finding(
+                "cluster.no-space",
+                Severity::Error,
+                format!("{short}: while it leads every write is refused"),
+                "make room on that disk: writes go on by themselves; reads and `palisade cluster backup` work meanwhile",
+            ));
+        }
         if let Err(broken) = view.verify_audit() {
             let fix = "compare with an exported chain; do not trust records from there on";
             found.push(finding("audit.broken", Severity::Error, broken.to_string(), fix));
