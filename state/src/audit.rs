@@ -80,6 +80,13 @@ impl AuditChain {
             prev_hash: self.head.to_vec(),
             hash: vec![],
         };
+        debug_assert!(
+            self.records.get_max().is_none_or(|(seq, last)| {
+                (seq + 1, last.hash.as_slice()) == (record.seq, record.prev_hash.as_slice())
+            }),
+            "AUDIT-1, AUDIT-2: record {} does not follow the last one",
+            record.seq
+        );
         self.head = chained(&self.head, &record);
         record.hash = self.head.to_vec();
         self.records.insert(self.last_seq, record);

@@ -192,6 +192,11 @@ impl Recent {
         if changes.everything {
             *self = Self { sets: VecDeque::new(), items: 0, floor: changes.applied };
         } else if !changes.is_empty() {
+            debug_assert!(
+                self.sets.back().is_none_or(|last| last.applied < changes.applied)
+                    && self.floor < changes.applied,
+                "WATCH-1: change sets come in order"
+            );
             self.items += changes.items();
             self.sets.push_back(changes.clone());
         }

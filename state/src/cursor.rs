@@ -81,22 +81,22 @@ pub enum CursorError {
     },
     /// Ahead of the last event.
     #[error(
-        "the cursor is at event {seq}, the last one here is {last}: ask a replica that is further on"
+        "the cursor is at {seq}, the last one here is {last}: ask a replica that is further on"
     )]
     Ahead {
         /// Where it is.
         seq: u64,
-        /// The last event.
+        /// The last event or record.
         last: u64,
     },
-    /// The events behind it have left memory.
+    /// What follows it has left memory.
     #[error(
-        "the cursor is at event {seq}, and the oldest event in memory is {first}: read the history, or everything again"
+        "the cursor is at {seq}, and the oldest in memory is {first}: what is between has left memory, so read everything again and begin at {first}"
     )]
     Behind {
         /// Where it is.
         seq: u64,
-        /// The oldest event in memory.
+        /// The oldest in memory.
         first: u64,
     },
 }
@@ -114,12 +114,25 @@ impl Cursor {
     /// # Errors
     /// The cursor is of another cluster, ahead of the view, or behind what it still has.
     pub fn next(&self, view: &View) -> Result<u64, CursorError> {
+        self.next_among(view, view.first_event(), view.last_event())
+    }
+
+    /// The same for other records that a view numbers from 1 on: `first` is the oldest that it has.
+    ///
+    /// # Errors
+    /// As [`Cursor::next`].
+    pub fn next_among(
+        &self,
+        view: &View,
+        first: Option<u64>,
+        last: u64,
+    ) -> Result<u64, CursorError> {
         let ours = Self::at(view, 0).cluster;
         if self.cluster != ours {
-            return Err(CursorError::OtherCluster { theirs: self.cluster.clone(), ours });
+            let theirs = self.cluster.chars().take(100).collect();
+            return Err(CursorError::OtherCluster { theirs, ours });
         }
-        let (seq, last) = (self.seq, view.last_event());
-        let first = view.first_event().unwrap_or(last + 1);
+        let (seq, first) = (self.seq, first.unwrap_or(last + 1));
         if seq > last {
             Err(CursorError::Ahead { seq, last })
         } else if seq + 1 < first {

@@ -94,6 +94,22 @@ pub(crate) fn check(state: &State, entry_term: u64, held: &FenceCheck) -> Result
     Ok(())
 }
 
+/// Whether a fence is the current one of a lease whose owner lives, in the term and the life of the
+/// cluster at `at`: what [`check`] comes to, for an assertion.
+pub(crate) fn is_current(state: &State, at: Position, held: &FenceCheck) -> bool {
+    let lease = state.leases.get(held.lease.as_str());
+    lease.is_some_and(|lease| {
+        let session = state.sessions.get(&(lease.role, lease.owner.clone()));
+        let Fence { epoch, term, index } = lease.fence;
+        let owner = (lease.owner.as_ref(), lease.incarnation);
+        owner == (held.worker.as_str(), held.incarnation)
+            && held.fence.map(Fence::from) == Some(lease.fence)
+            && (epoch, term) == (state.epoch(), at.term)
+            && index < at.index
+            && session.is_some_and(|session| session.incarnation == lease.incarnation)
+    })
+}
+
 /// Lets time pass, and creates or renews a session. `Err` when a newer incarnation of the worker lives.
 pub(crate) fn beat(
     state: &mut State,
@@ -194,6 +210,10 @@ pub(crate) fn pass_time(state: &mut State, at: Position, changes: &mut Changes) 
     for name in overdue {
         complete_handoff(state, at, &name, changes);
     }
+    debug_assert!(
+        state.sessions.values().all(|session| session.expires_ms > now_ms),
+        "I5: a session outlived its time"
+    );
 }
 
 /// In a new term every worker gets a whole lifetime to show itself: time stood still without a
@@ -325,13 +345,7 @@ fn rebalance(state: &mut State, at: Position, role: Role, changes: &mut Changes)
         let Some(winner) = winner(&state.sessions, role, &name) else {
             continue;
         };
-        let owner_lives = state.leases.get(&name).is_some_and(|lease| {
-            state
-                .sessions
-                .get(&(role, lease.owner.clone()))
-                .is_some_and(|session| session.incarnation == lease.incarnation)
-        });
-        if !owner_lives {
+        if !has_live_owner(state, role, &name) {
             grant(state, at, &name, role, &winner, changes);
             continue;
         }
@@ -356,6 +370,18 @@ fn rebalance(state: &mut State, at: Position, role: Role, changes: &mut Changes)
             .all(|(_, lease)| lease.handoff.as_ref().is_none_or(|h| h.to != lease.owner)),
         "I1: nobody is its own successor"
     );
+    debug_assert!(
+        wanted(&state.sessions, role).iter().all(|name| has_live_owner(state, role, name)),
+        "I5: a lease that a live worker can hold has no live owner"
+    );
+}
+
+/// Whether a lease is held by a worker that lives, under the incarnation that lives.
+fn has_live_owner(state: &State, role: Role, name: &Name) -> bool {
+    state.leases.get(name).is_some_and(|lease| {
+        let session = state.sessions.get(&(role, lease.owner.clone()));
+        session.is_some_and(|session| session.incarnation == lease.incarnation)
+    })
 }
 
 /// A lease that no live worker can hold has no owner, instead of a dead one.

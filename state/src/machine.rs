@@ -267,8 +267,14 @@ impl Machine {
         }
         let verdict = match command.kind {
             Some(Kind::Txn(txn)) => {
+                let before = (self.marks(), self.state.idempotency.rows.len());
                 let (state, changes) = (&mut self.state, &mut self.changes);
                 let (revision, verdict) = txn::apply(state, at, txn, changes, &mut self.recent);
+                debug_assert!(
+                    matches!(verdict, Verdict::Applied(_))
+                        || (self.marks(), self.state.idempotency.rows.len()) == before,
+                    "TXN-1: what was refused changed something"
+                );
                 return Outcome::new(revision, verdict);
             }
             Some(_) if !alone => Verdict::Invalid("only transactions share an entry".to_owned()),

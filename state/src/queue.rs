@@ -105,13 +105,14 @@ impl WorkQueue {
         }
     }
 
-    fn remove(&mut self, id: &WorkKey) {
-        let Some(rows) = self.kinds.get_mut(id.0.as_ref()) else { return };
-        let Some(row) = rows.remove(id.1.as_ref()) else { return };
+    fn remove(&mut self, id: &WorkKey) -> Option<WorkRow> {
+        let rows = self.kinds.get_mut(id.0.as_ref())?;
+        let row = rows.remove(id.1.as_ref())?;
         if rows.is_empty() {
             self.kinds.remove(id.0.as_ref());
         }
         self.later.remove(&(row.due_ms, id.0.clone(), id.1.clone()));
+        Some(row)
     }
 
     /// The name and the row of a kind and key, the names shared with those of state.
@@ -132,6 +133,10 @@ impl WorkQueue {
             None => (revision, due_ms),
             Some(row) => (revision.max(row.generation + 1), row.due_ms.min(due_ms)),
         };
+        debug_assert!(
+            generation >= revision && before.is_none_or(|row| row.generation < generation),
+            "QUEUE-2: generation {generation} at revision {revision}"
+        );
         let row = WorkRow {
             generation,
             due_ms,
@@ -153,7 +158,12 @@ impl WorkQueue {
         let (id, row) = self.find(&item.kind, &item.key);
         let is_it = row?.generation == item.generation;
         (is_it || planted::is(Defect::FinishAnyGeneration)).then(|| {
-            self.remove(&id);
+            let removed = self.remove(&id);
+            debug_assert!(
+                planted::is(Defect::FinishAnyGeneration)
+                    || removed.is_some_and(|row| row.generation == item.generation),
+                "Q1: a finish of another generation"
+            );
             id
         })
     }

@@ -21,17 +21,18 @@ struct Lately {
 }
 
 /// The newest changes of each table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Recent {
     /// Of tables that have not changed since it began.
     floor: u64,
     tables: BTreeMap<Name, Lately>,
+    rows_max: usize,
 }
 
 impl Recent {
     /// Of a state whose changes up to `floor` nobody remembers.
     pub(crate) fn new(floor: u64) -> Self {
-        Self { floor, tables: BTreeMap::new() }
+        Self { floor, tables: BTreeMap::new(), rows_max: RECENT_ROWS_MAX }
     }
 
     /// Remembers that a row was put or deleted.
@@ -41,7 +42,12 @@ impl Recent {
             self.tables.insert(table.clone(), lately);
         }
         let Some(lately) = self.tables.get_mut(table) else { return };
-        if lately.rows.len() >= RECENT_ROWS_MAX
+        debug_assert!(
+            lately.rows.back().is_none_or(|(last, _)| *last <= revision)
+                && lately.floor <= revision,
+            "RECENT-1: changes come in the order of revisions"
+        );
+        if lately.rows.len() >= self.rows_max
             && let Some((oldest, _)) = lately.rows.pop_front()
         {
             lately.floor = oldest;
@@ -68,6 +74,8 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn since(recent: &Recent, revision: u64) -> Option<Vec<Vec<u8>>> {
@@ -88,5 +96,36 @@ mod tests {
         assert_eq!(since(&recent, last - 1), Some(vec![4096_u64.to_be_bytes().to_vec()]));
         assert_eq!(since(&recent, last), Some(vec![]));
         assert!(recent.since("another", 10).is_some(), "it has not changed");
+    }
+
+    proptest! {
+        /// `RECENT-1`, against all changes ever, with little room.
+        #[test]
+        fn every_change_after_the_floor_is_remembered(
+            steps in prop::collection::vec((0..3_usize, 0..6_u8, 0..3_u64), 1..60),
+            rows_max in 1..6_usize,
+            begun in 1..4_u64,
+        ) {
+            let tables: [Name; 3] = ["a".into(), "ab".into(), "b".into()];
+            let (mut recent, mut revision) = (Recent { rows_max, ..Recent::new(begun) }, begun + 1);
+            let mut all: Vec<(u64, usize, u8)> = vec![];
+            for (table, key, later) in steps {
+                revision += later;
+                recent.note(&tables[table], &KeyBytes::from_slice(&[key]), revision);
+                all.push((revision, table, key));
+                for (n, name) in tables.iter().enumerate() {
+                    for since in 0..=revision {
+                        let newer = all.iter().filter(|(at, of, _)| *at > since && *of == n);
+                        let expected: Vec<u8> = newer.map(|(.., key)| *key).collect();
+                        let found = recent.since(name, since);
+                        let found = found.map(|keys| keys.map(|key| key[0]).collect::<Vec<u8>>());
+                        let must = since >= begun && expected.len() < rows_max;
+                        prop_assert!(found.is_some() || !must, "it had room for {:?}", expected);
+                        prop_assert!(found.is_none() || since >= begun, "RECENT-1: before it began");
+                        prop_assert!(found.is_none_or(|found| found == expected), "RECENT-1");
+                    }
+                }
+            }
+        }
     }
 }

@@ -81,7 +81,14 @@ pub(crate) fn raise(state: &mut State, raise: &RaiseFormat, changes: &mut Change
     if let Err(why) = may_raise(state, raise) {
         return Verdict::Invalid(why);
     }
-    debug_assert!(state.format() <= raise.format, "FORMAT-1");
+    debug_assert!(
+        state.format() <= raise.format
+            && raise.members.iter().all(|member| {
+                state.replicas.get(member).is_some_and(|row| row.format_max >= raise.format)
+            }),
+        "FORMAT-1: a member does not read format {}, or it goes down",
+        raise.format
+    );
     changes.replicas += usize::from(state.format() < raise.format);
     state.format_raised = raise.format;
     Verdict::Applied(vec![])

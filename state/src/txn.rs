@@ -65,8 +65,32 @@ pub(crate) fn apply(
         return (at.index, conflict(changed.table, changed.start));
     }
     let response = txn.response.clone();
+    assert_admitted(state, at, &txn);
     write(state, at, txn, changes, recent);
     (at.index, Verdict::Applied(response))
+}
+
+/// What must be true of a transaction before its first write, said in other words than the checks
+/// that refuse it.
+fn assert_admitted(state: &State, at: Position, txn: &Txn) {
+    debug_assert!(
+        planted::is(Defect::FenceUnchecked)
+            || txn.fence.as_ref().is_none_or(|held| lease::is_current(state, at, held)),
+        "I3: a fence that is not current"
+    );
+    debug_assert!(
+        planted::is(Defect::FinishAnyGeneration)
+            || txn
+                .work
+                .as_ref()
+                .is_none_or(|work| state.queue.get(&work.kind, &work.key).is_some()),
+        "Q2: the row of the run is gone"
+    );
+    debug_assert!(
+        planted::is(Defect::DoubledWrite)
+            || txn.idempotency.as_ref().is_none_or(|item| state.idempotency.get(item).is_none()),
+        "L2: the key is known"
+    );
 }
 
 fn conflict(table: &str, key: &[u8]) -> Verdict {

@@ -1,135 +1,54 @@
 //! The same log gives the same state, however it is cut into batches and snapshots.
 
 use palisade_state::{
-    Machine, Position, Role, State, Table, Tx,
+    Machine, Position, Role, Tx,
     command::{
-        AuditDraft, Command, Entry, FORMAT, Form, Idempotency, Kind, ReplicaReport, Tick, Trim,
+        AuditDraft, Command, Entry, FORMAT, Form, Idempotency, Kind, ReplicaReport, Tick,
         WorkerBeat,
     },
+    limits::{CLOCK_STEP_MS_MAX, IDEMPOTENCY_MS},
     machine::ApplyError,
-    snapshot::{Loader, encode, hash},
+    snapshot::{Loader, hash},
 };
 use proptest::prelude::*;
+use prost::Message;
 
-const T: Table<String, u64> = Table::new("t", &[]);
-
-fn txn(n: u64, key: u8) -> Command {
-    // Built on an empty view: point checks of version 0 make some of them conflict, which must be
-    // the same everywhere too.
-    let mut tx = Tx::new(Machine::default().published().view());
-    if key.is_multiple_of(3) {
-        tx.delete(&T, &key.to_string()).unwrap();
-    } else {
-        tx.put(&T, &format!("{key}-{}", n % 7), &n).unwrap();
-    }
-    if n % 5 == 4 {
-        tx.scan(&T, key.to_string().get(..1).unwrap_or_default().as_bytes()).unwrap();
-    }
-    tx.enqueue_after("kind", &key.to_string(), u64::from(key) * 7).unwrap();
-    tx.publish("happened", "", format!("t/{key}"), &serde_json::json!({ "n": n }));
-    tx.audit(AuditDraft { actor: "ada".into(), ..AuditDraft::default() });
-    tx.idempotent(Idempotency {
-        scope: "s".into(),
-        key: (n % 50).to_string(),
-        request_hash: vec![key],
-    });
-    tx.respond(vec![key]);
-    tx.build().unwrap().into()
-}
-
-fn log(steps: &[(u8, u8, u16)]) -> Vec<(Position, Entry)> {
-    let form = Form { cluster: "c".into(), lineage: "l".into(), epoch: 0 };
-    let mut entries = vec![vec![Kind::Form(form).into()]];
-    for (n, (what, key, _)) in steps.iter().enumerate() {
-        entries.push(match what % 6 {
-            0 => vec![Kind::Tick(Tick {}).into()],
-            4 => vec![Kind::Trim(Trim { events_below: n as u64, audit_below: n as u64 }).into()],
-            5 => {
-                let report = ReplicaReport {
-                    replica: u64::from(key % 3) + 1,
-                    format_max: 1,
-                    events_durable: n as u64,
-                    ..ReplicaReport::default()
-                };
-                vec![Kind::Report(report).into()]
-            }
-            1 => vec![
-                Kind::WorkerBeat(WorkerBeat {
-                    worker: (key % 3).to_string(),
-                    incarnation: 1,
-                    role: Role::Controllers.into(),
-                    singletons: vec!["one".into()],
-                    draining: false,
-                    sharded: key.is_multiple_of(2),
-                })
-                .into(),
-            ],
-            _ => (0..=key % 4).map(|m| txn(n as u64, key.wrapping_add(m))).collect(),
-        });
-    }
-    let mut term = 1;
-    entries
-        .into_iter()
-        .enumerate()
-        .map(|(n, commands)| {
-            let delay = n.checked_sub(1).map_or(0, |n| u64::from(steps[n].2));
-            term += u64::from(delay % 11 == 10);
-            // Some entries are of a proposer whose term is over.
-            let proposer_term = if delay % 7 == 3 { term - 1 } else { term };
-            let entry = Entry {
-                format: FORMAT,
-                proposer_term,
-                delta_ms: delay,
-                wall_ms: 1_000 + delay,
-                commands,
-            };
-            (Position { term, index: n as u64 + 1 }, entry)
-        })
-        .collect()
-}
-
-fn through_snapshot(machine: &Machine) -> State {
-    let mut loader = Loader::default();
-    encode(&machine.published().view(), |chunk| {
-        loader.chunk(chunk).unwrap();
-        Ok::<(), serde_json::Error>(())
-    })
-    .unwrap();
-    loader.finish().unwrap()
-}
+use crate::logs::{T, record, steps, through_snapshot};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
     fn batches_and_snapshots_do_not_show_in_the_state(
-        steps in prop::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 1..120),
+        steps in steps(120),
         batch in 1..40_usize,
-        cut in 0..120_usize,
+        cuts in prop::collection::vec(0..120_usize, 0..4),
     ) {
-        let log = log(&steps);
-        let mut one = Machine::default();
-        for (at, entry) in log.clone() {
-            one.apply(at, entry).unwrap();
-            one.publish();
-        }
+        let recorded = record(&steps);
         let mut other = Machine::default();
-        for (n, (at, entry)) in log.into_iter().enumerate() {
-            other.apply(at, entry).unwrap();
-            if n == cut {
+        for (n, (at, entry)) in recorded.log.iter().enumerate() {
+            // As a replica has it: from its log.
+            let entry = Entry::decode(entry.encode_to_vec().as_slice()).unwrap();
+            let outcomes = other.apply(*at, entry).unwrap();
+            prop_assert_eq!(&outcomes, &recorded.outcomes[n], "APPLY-1: entry {}", n);
+            if cuts.contains(&n) {
                 other.publish();
-                other = Machine::new(through_snapshot(&other));
+                let loaded = through_snapshot(&other);
+                if n % 2 == 0 {
+                    other = Machine::new(loaded);
+                } else {
+                    other.install(loaded);
+                }
             } else if n % batch == 0 {
                 other.publish();
             }
         }
         other.publish();
-        prop_assert_eq!(
-            hash(&one.published().view()),
-            hash(&other.published().view()),
-            "APPLY-1, SNAP-1, S1"
-        );
-        one.published().view().verify_audit().unwrap();
+        let (one, other) = (recorded.views.last().unwrap(), other.published().view());
+        prop_assert_eq!(hash(one), hash(&other), "APPLY-1, SNAP-1, S1");
+        prop_assert_eq!(one.timers_pending(), other.timers_pending());
+        one.verify_audit().unwrap();
+        other.verify_audit().unwrap();
     }
 }
 
@@ -202,6 +121,41 @@ fn a_loaded_state_goes_on_as_the_one_that_was_written() {
     for machine in [&mut machine, &mut loaded] {
         let outcomes = machine.apply(Position { term: 1, index: 4 }, entry(vec![slow.clone()]));
         assert!(!outcomes.unwrap()[0].is_applied(), "it sees the deletion");
+    }
+}
+
+#[test]
+fn a_loaded_key_is_forgotten_when_its_time_has_come_and_not_before() {
+    let mut machine = Machine::default();
+    let mut tx = Tx::new(machine.published().view());
+    tx.put(&T, &"a".to_owned(), &1).unwrap();
+    tx.idempotent(Idempotency { scope: "s".into(), key: "k".into(), request_hash: vec![1] });
+    let keyed: Command = tx.build().unwrap().into();
+    let entry = |delta_ms, command| Entry {
+        format: FORMAT,
+        proposer_term: 1,
+        delta_ms,
+        wall_ms: 1,
+        commands: vec![command],
+    };
+    machine.apply(Position { term: 1, index: 1 }, entry(0, keyed)).unwrap();
+    machine.publish();
+    let mut loaded = Machine::new(through_snapshot(&machine));
+    let known = |machine: &mut Machine| {
+        machine.publish();
+        machine.published().view().idempotency_keys().0
+    };
+    for machine in [&mut machine, &mut loaded] {
+        let mut tick = |delta_ms| {
+            let at = Position { term: 1, index: machine.applied().index + 1 };
+            machine.apply(at, entry(delta_ms, Kind::Tick(Tick {}).into())).unwrap();
+        };
+        (1..IDEMPOTENCY_MS / CLOCK_STEP_MS_MAX).for_each(|_| tick(CLOCK_STEP_MS_MAX));
+        tick(CLOCK_STEP_MS_MAX - 1);
+        assert_eq!(known(machine), 1, "a millisecond is missing");
+        let at = Position { term: 1, index: machine.applied().index + 1 };
+        machine.apply(at, entry(1, Kind::Tick(Tick {}).into())).unwrap();
+        assert_eq!(known(machine), 0);
     }
 }
 

@@ -3,21 +3,27 @@
 use std::collections::BTreeMap;
 
 use palisade_state::{
-    Fence, Machine, Position, Role, Store, Table, Tx, Verdict,
+    Fence, Machine, Position, Role, Store, Table, Tx, Verdict, View,
     command::{Entry, FORMAT, FenceCheck, HeldLease, Kind, LeaseRelease, WorkerBeat},
+    lease::{Lease, Session},
     limits::{HANDOFF_MS, SESSION_MS},
     memory::MemoryStore,
+    shard::rendezvous_weight,
 };
 use proptest::prelude::*;
 
 const T: Table<String, u64> = Table::new("t", &[]);
 
 fn beat(store: &MemoryStore, worker: u8, incarnation: u64, draining: bool) -> bool {
+    beat_as(store, Role::Controllers, worker, incarnation, draining)
+}
+
+fn beat_as(store: &MemoryStore, role: Role, worker: u8, incarnation: u64, draining: bool) -> bool {
     let beat = WorkerBeat {
         worker: worker.to_string(),
         incarnation,
-        role: Role::Controllers.into(),
-        singletons: vec!["sweeper".into()],
+        role: role.into(),
+        singletons: vec![format!("sweeper-{}", role as i32)],
         draining,
         sharded: true,
     };
@@ -25,14 +31,21 @@ fn beat(store: &MemoryStore, worker: u8, incarnation: u64, draining: bool) -> bo
 }
 
 fn release(store: &MemoryStore, worker: u8, incarnation: u64, leave: bool) {
+    release_as(store, Role::Controllers, worker, incarnation, leave);
+}
+
+fn release_as(store: &MemoryStore, role: Role, worker: u8, incarnation: u64, leave: bool) {
     let view = store.view();
+    let name = worker.to_string();
+    let held =
+        |l: &Lease| (l.role, l.owner.as_ref(), l.incarnation) == (role, name.as_str(), incarnation);
     let leases = view
         .leases()
-        .filter(|(_, l)| l.owner.as_ref() == worker.to_string() && l.incarnation == incarnation)
+        .filter(|(_, lease)| held(lease))
         .map(|(name, l)| HeldLease { lease: name.to_string(), fence: Some(l.fence.into()) })
         .collect();
-    let role = Role::Controllers.into();
-    let release = LeaseRelease { worker: worker.to_string(), incarnation, leases, role, leave };
+    let (worker, role) = (worker.to_string(), role.into());
+    let release = LeaseRelease { worker, incarnation, leases, role, leave };
     store.apply(Kind::LeaseRelease(release).into()).unwrap();
 }
 
@@ -228,17 +241,20 @@ fn an_older_incarnation_cannot_come_back() {
     assert!(beat(&store, 1, 6, false));
 }
 
+/// A worker in one of the two roles.
+type Who = (Role, u8);
+
 #[derive(Clone, Debug)]
 enum Step {
     Beat {
-        worker: u8,
+        who: Who,
         draining: bool,
     },
     Restart {
-        worker: u8,
+        who: Who,
     },
     Release {
-        worker: u8,
+        who: Who,
         leave: bool,
     },
     Elect,
@@ -252,7 +268,8 @@ enum Step {
     },
 }
 
-const WATCHED: [&str; 4] = ["shard:0", "shard:1", "shard:200", "singleton:sweeper"];
+const WATCHED: [&str; 5] =
+    ["shard:0", "shard:1", "shard:200", "scheduler/shard:7", "singleton:sweeper-0"];
 
 /// The fences under which the watched leases are held.
 fn all_held(store: &MemoryStore) -> Vec<Option<FenceCheck>> {
@@ -260,62 +277,100 @@ fn all_held(store: &MemoryStore) -> Vec<Option<FenceCheck>> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let worker = 1..5_u8;
+    let role = prop::sample::select(vec![Role::Controllers, Role::Controllers, Role::Scheduler]);
+    let who = (role, 1..5_u8);
     prop_oneof![
-        6 => (worker.clone(), prop::bool::weighted(0.1)).prop_map(|(worker, draining)| Step::Beat { worker, draining }),
-        1 => worker.clone().prop_map(|worker| Step::Restart { worker }),
-        2 => (worker, prop::bool::weighted(0.2)).prop_map(|(worker, leave)| Step::Release { worker, leave }),
+        6 => (who.clone(), prop::bool::weighted(0.1)).prop_map(|(who, draining)| Step::Beat { who, draining }),
+        1 => who.clone().prop_map(|who| Step::Restart { who }),
+        2 => (who, prop::bool::weighted(0.2)).prop_map(|(who, leave)| Step::Release { who, leave }),
         1 => Just(Step::Elect),
         4 => (1..6_000_u64).prop_map(|ms| Step::Pass { ms }),
         6 => (0..WATCHED.len(), 0..6_usize).prop_map(|(lease, age)| Step::Write { lease, age }),
     ]
 }
 
+/// The leases of a role and whose each should be, worked out anew from who lives.
+fn winners(view: &View, role: Role) -> BTreeMap<String, String> {
+    let live: Vec<(&str, &Session)> = view
+        .sessions()
+        .filter(|((of, _), _)| *of == role)
+        .map(|((_, worker), session)| (worker.as_ref(), session))
+        .collect();
+    let mut names: Vec<String> =
+        (0..=255).map(|n| format!("{}shard:{n}", role.lease_prefix())).collect();
+    names.push(format!("singleton:sweeper-{}", role as i32));
+    let stays = |session: &Session| !session.draining;
+    let any_stays = live.iter().any(|(_, session)| stays(session));
+    let mut best = BTreeMap::new();
+    for name in names {
+        let may = live.iter().filter(|(_, session)| stays(session) || !any_stays);
+        let weights = may.map(|(worker, _)| (rendezvous_weight(worker, &name), *worker));
+        if let Some((_, worker)) = weights.max() {
+            best.insert(name, worker.to_owned());
+        }
+    }
+    best
+}
+
+/// Does one step. The incarnations are those of the workers' last starts.
+fn take(store: &MemoryStore, step: &Step, incarnations: &mut BTreeMap<Who, u64>) {
+    match step {
+        Step::Beat { who, draining } => {
+            beat_as(store, who.0, who.1, incarnations[who], *draining);
+        }
+        Step::Restart { who } => {
+            *incarnations.entry(*who).or_default() += 1;
+            beat_as(store, who.0, who.1, incarnations[who], false);
+        }
+        Step::Release { who, leave } => {
+            release_as(store, who.0, who.1, incarnations[who], *leave);
+        }
+        Step::Elect => store.elect(),
+        Step::Pass { ms } => store.advance(*ms),
+        Step::Write { .. } => {}
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// I1, I2, I3 and I5, and that a lease's owner is a live worker after every step.
+    /// I1, I2, I3 and I5, and that after every step a lease is, or is on its way to be, with the live
+    /// worker of the highest weight.
     #[test]
     fn fences_only_grow_and_every_lease_has_a_live_owner(steps in prop::collection::vec(step(), 1..60)) {
         let store = MemoryStore::default();
-        let mut incarnations: BTreeMap<u8, u64> = (1..5).map(|worker| (worker, 1)).collect();
+        let roles = [Role::Controllers, Role::Scheduler];
+        let mut incarnations: BTreeMap<Who, u64> =
+            roles.into_iter().flat_map(|role| (1..5).map(move |worker| ((role, worker), 1))).collect();
         let mut highest: BTreeMap<String, Fence> = BTreeMap::new();
         let (mut term, mut past) = (1, vec![all_held(&store)]);
         for step in steps {
-            match step {
-                Step::Beat { worker, draining } => drop(beat(&store, worker, incarnations[&worker], draining)),
-                Step::Restart { worker } => {
-                    let incarnation = incarnations[&worker] + 1;
-                    incarnations.insert(worker, incarnation);
-                    beat(&store, worker, incarnation, false);
-                }
-                Step::Release { worker, leave } => release(&store, worker, incarnations[&worker], leave),
-                Step::Elect => {
-                    store.elect();
-                    term += 1;
-                }
-                Step::Write { lease, age } => {
-                    let then = past[past.len() - 1 - age.min(past.len() - 1)][lease].clone();
-                    if let Some(check) = then {
-                        let is_current = all_held(&store)[lease].as_ref() == Some(&check)
-                            && check.fence.is_some_and(|fence| fence.term == term);
-                        let verdict = fenced_write(&store, check);
-                        prop_assert_eq!(matches!(verdict, Verdict::Applied(_)), is_current, "I3");
-                    }
-                }
-                Step::Pass { ms } => store.advance(ms),
+            term += u64::from(matches!(step, Step::Elect));
+            take(&store, &step, &mut incarnations);
+            if let Step::Write { lease, age } = step
+                && let Some(check) = past[past.len() - 1 - age.min(past.len() - 1)][lease].clone()
+            {
+                let is_current = all_held(&store)[lease].as_ref() == Some(&check)
+                    && check.fence.is_some_and(|fence| fence.term == term);
+                let verdict = fenced_write(&store, check);
+                prop_assert_eq!(matches!(verdict, Verdict::Applied(_)), is_current, "I3");
             }
             let view = store.view();
-            let live: BTreeMap<String, u64> =
-                view.sessions().map(|((_, worker), s)| (worker.to_string(), s.incarnation)).collect();
+            let live: BTreeMap<(Role, String), u64> =
+                view.sessions().map(|((role, worker), s)| ((*role, worker.to_string()), s.incarnation)).collect();
+            let expected: BTreeMap<String, String> =
+                roles.into_iter().flat_map(|role| winners(&view, role)).collect();
+            let mut going: BTreeMap<String, String> = BTreeMap::new();
             for (name, lease) in view.leases() {
                 let before = highest.insert(name.to_string(), lease.fence);
                 prop_assert!(before.is_none_or(|before| before <= lease.fence), "I2 {name}");
-                prop_assert_eq!(live.get(lease.owner.as_ref()), Some(&lease.incarnation), "I1 {}", name);
+                let owner = (lease.role, lease.owner.to_string());
+                prop_assert_eq!(live.get(&owner), Some(&lease.incarnation), "I1 {}", name);
                 prop_assert!(lease.handoff.as_ref().is_none_or(|h| h.to != lease.owner));
+                let to = lease.handoff.as_ref().map_or(&lease.owner, |handoff| &handoff.to);
+                going.insert(name.to_string(), to.to_string());
             }
-            let expected = if live.is_empty() { 0 } else { 257 };
-            prop_assert_eq!(view.leases().count(), expected, "I5");
+            prop_assert_eq!(going, expected, "I5, and the rendezvous winner");
             past.push(all_held(&store));
         }
     }

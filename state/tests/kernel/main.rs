@@ -2,11 +2,13 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod clocks;
+mod commits;
 mod cursors;
 mod determinism;
 mod golden;
 mod leases;
 mod limits;
+mod logs;
 mod model;
 mod ranges;
 mod replicas;

@@ -3,7 +3,7 @@
 use palisade_state::{
     Machine, Position, Store, Txn, Verdict,
     command::{Entry, FORMAT, RangeCheck, Write},
-    limits::{TXN_RANGES_MAX, TXN_WRITES_MAX},
+    limits::{DELETIONS_MAX, TXN_RANGES_MAX, TXN_WRITES_MAX},
     memory::MemoryStore,
     snapshot::{Loader, encode},
 };
@@ -144,4 +144,43 @@ fn many_ranges_over_a_large_table_cost_what_changed_and_not_the_table() {
         }
     }
     assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+/// `DEL-1`: what was forgotten cannot be looked up, so a view that has not seen it is refused whatever it scanned.
+#[test]
+fn a_view_from_before_the_forgotten_deletions_conflicts_and_one_at_their_floor_does_not() {
+    let (mut machine, mut index) = (Machine::default(), 0);
+    let mut apply_on = |machine: &mut Machine, txn: Txn| {
+        index += 1;
+        (index, apply(machine, index, txn))
+    };
+    let rows = |count: usize, value: Option<Vec<u8>>| {
+        let row = |n: usize| Write {
+            table: "t".into(),
+            key: format!("{n:08}").into(),
+            value: value.clone(),
+        };
+        Txn { writes: (0..count).map(row).collect(), ..Txn::default() }
+    };
+    let (_, put) = apply_on(&mut machine, rows(TXN_WRITES_MAX, Some(vec![])));
+    assert!(matches!(put, Some(Verdict::Applied(_))));
+    let (first, _) = apply_on(&mut machine, rows(DELETIONS_MAX, None));
+    let scan = |view_rev| Txn { view_rev, ranges: vec![check(0, "", None)], ..Txn::default() };
+    let (_, untouched) = apply_on(&mut machine, scan(first - 1));
+    assert!(matches!(untouched, Some(Verdict::Applied(_))), "all deletions are remembered yet");
+    // One more deletion, and one of the first ones is forgotten.
+    let extra = |value| Write { table: "t".into(), key: "extra".into(), value };
+    for value in [Some(vec![]), None] {
+        apply_on(&mut machine, Txn { writes: vec![extra(value)], ..Txn::default() });
+    }
+    let mut loaded = restarted(&machine);
+    for (view_rev, expected) in [(first - 1, false), (first, true)] {
+        let (index, verdict) = apply_on(&mut machine, scan(view_rev));
+        assert_eq!(
+            matches!(verdict, Some(Verdict::Applied(_))),
+            expected,
+            "DEL-1: view {view_rev}: {verdict:?}"
+        );
+        assert_eq!(verdict, apply(&mut loaded, index, scan(view_rev)), "APPLY-1");
+    }
 }

@@ -12,6 +12,7 @@ use palisade_state::{
     roster::{self, Enrolment, Known, REPLICAS, Replica, Standing},
     snapshot::{LoadError, Loader, encode, hash},
 };
+use proptest::prelude::*;
 
 const T: Table<String, u64> = Table::new("t", &[]);
 
@@ -253,4 +254,59 @@ fn a_new_life_keeps_everything_but_what_belonged_to_the_replicas() {
     view.verify_audit().unwrap();
     rig.apply(Kind::WorkerBeat(beat).into());
     assert!(rig.view().lease("shard:0").unwrap().fence > old_fence, "I2 across lives");
+}
+
+#[derive(Clone, Debug)]
+enum Upgrade {
+    Report { replica: u64, format: u32 },
+    Forget { replica: u64 },
+    Raise { format: u32, members: Vec<u64>, deposed: bool },
+}
+
+fn upgrade() -> impl Strategy<Value = Upgrade> {
+    let members = prop::sample::subsequence(vec![1, 2, 3, 4_u64], 0..4);
+    prop_oneof![
+        4 => (1..5_u64, 1..6_u32).prop_map(|(replica, format)| Upgrade::Report { replica, format }),
+        1 => (1..5_u64).prop_map(|replica| Upgrade::Forget { replica }),
+        4 => (1..6_u32, members, prop::bool::weighted(0.1))
+            .prop_map(|(format, members, deposed)| Upgrade::Raise { format, members, deposed }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    /// `FORMAT-1`, against what each replica reported last.
+    #[test]
+    fn the_format_never_goes_down_and_each_named_member_reads_it(
+        steps in prop::collection::vec(upgrade(), 1..60),
+    ) {
+        let mut rig = Rig::new();
+        rig.machine = std::mem::take(&mut rig.machine).reading(5);
+        let mut reads: std::collections::BTreeMap<u64, u32> = std::collections::BTreeMap::new();
+        let mut active = 1;
+        for step in steps {
+            match step {
+                Upgrade::Report { replica, format } => {
+                    rig.report(replica, format);
+                    reads.insert(replica, format);
+                }
+                Upgrade::Forget { replica } => {
+                    rig.apply(Kind::ForgetReplica(ForgetReplica { replica }).into());
+                    reads.remove(&replica);
+                }
+                Upgrade::Raise { format, members, deposed } => {
+                    let all_read =
+                        members.iter().all(|member| reads.get(member).is_some_and(|reads| *reads >= format));
+                    let rises = format >= active && !members.is_empty() && all_read && !deposed;
+                    let proposer_term = rig.term - u64::from(deposed);
+                    let raise = Kind::RaiseFormat(RaiseFormat { format, members });
+                    let outcomes = rig.entry(proposer_term, vec![raise.into()]).unwrap();
+                    prop_assert_eq!(outcomes[0].is_applied(), rises, "FORMAT-1");
+                    active = if rises { format } else { active };
+                }
+            }
+            prop_assert_eq!(rig.view().format(), active, "FORMAT-1");
+        }
+    }
 }
