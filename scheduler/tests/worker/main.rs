@@ -1,6 +1,9 @@
 //! The worker loop against the kernel in memory, on a clock that is stepped.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod handover;
+mod migrations;
+
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
