@@ -298,3 +298,60 @@ fn without_parameter_names(path: &str) -> String {
     let segments = path.split('/').map(|s| if s.starts_with('{') { "{}" } else { s });
     segments.collect::<Vec<_>>().join("/")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::{FutureExt, future::BoxFuture};
+
+    use super::*;
+    use crate::{
+        ReconcileContext, ShardBy,
+        module::{Periodic, Run},
+    };
+
+    struct Sweeper(Duration);
+
+    impl Reconciler for Sweeper {
+        fn name(&self) -> &'static str {
+            "test.sweep"
+        }
+
+        fn shard_by(&self) -> ShardBy {
+            ShardBy::None
+        }
+
+        fn periodic(&self) -> Vec<Periodic> {
+            let well = Periodic { key: "slow".into(), every: Duration::from_secs(60) };
+            vec![well, Periodic { key: "sweep".into(), every: self.0 }]
+        }
+
+        fn run<'a>(&'a self, _: &'a ReconcileContext, _: &'a str) -> BoxFuture<'a, Result<Run>> {
+            std::future::ready(Ok(Run::Done)).boxed()
+        }
+    }
+
+    struct Sweeping(Duration);
+
+    impl Module for Sweeping {
+        fn name(&self) -> &'static str {
+            "test"
+        }
+
+        fn reconcilers(&self) -> Vec<Arc<dyn Reconciler>> {
+            vec![Arc::new(Sweeper(self.0))]
+        }
+    }
+
+    #[test]
+    fn a_periodic_key_comes_back_after_a_second_or_later() {
+        let registered = |ms| Registry::new(vec![Arc::new(Sweeping(Duration::from_millis(ms)))]);
+        for too_often in [0, 1, 999] {
+            let Err(refused) = registered(too_often) else { panic!("{too_often} ms were taken") };
+            assert_eq!(refused.code, Code::InvalidConfig);
+            assert!(refused.detail.contains(r#""sweep" comes back in under 1 s"#), "{refused}");
+        }
+        assert!(registered(1_000).is_ok());
+    }
+}
