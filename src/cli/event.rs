@@ -41,7 +41,7 @@ enum AuditVerb {
 
 #[derive(Debug, clap::Args)]
 struct Window {
-    /// Begin at this sequence number [default: the newest]
+    /// Begin at this sequence number; 0: the oldest in memory [default: the newest]
     #[arg(long, value_name = "SEQ")]
     from: Option<u64>,
     /// Show so many of the newest
@@ -79,7 +79,7 @@ impl Audit {
 }
 
 async fn verify(session: &Session) -> Outcome {
-    let window = Window { from: Some(1), last: None };
+    let window = Window { from: Some(0), last: None };
     let records = window.read(session, "audit").await?;
     let checked = check_chain(&records)?;
     match session.format() {

@@ -150,7 +150,32 @@ async fn mutations_are_audited_allowed_or_denied() {
     assert_eq!((&chain["ok"], &chain["records"]), (&json!(true), &json!(3)));
     let records = world.api("GET", "/audit?from=2&limit=1").send().await.json();
     assert_eq!(records["items"][0]["outcome"], "ACCESS_DENIED");
-    assert_eq!(records["nextCursor"], "3");
+    assert_eq!(records["nextCursor"], "2@memory", "it names its cluster");
+    let rest = world.api("GET", "/audit?cursor=2@memory").send().await.json();
+    assert_eq!((&rest["items"][0]["seq"], &rest["nextCursor"]), (&json!(3), &json!(null)));
+    for cursor in ["2@another", "3", "x@memory"] {
+        let refused = world.api("GET", &format!("/audit?cursor={cursor}")).send().await;
+        assert_eq!((refused.status.as_u16(), refused.code().as_str()), (400, "INVALID_INPUT"));
+        assert_eq!(refused.json()["errors"][0]["pointer"], "/cursor", "{:?}", refused.body);
+    }
+}
+
+#[tokio::test]
+async fn a_path_that_is_not_utf_8_is_refused_and_nothing_is_written() {
+    let world = world().await;
+    for name in ["%ff", "a%c3", "%c3%28", "%ed%a0%80", "%f", "%zz", "%"] {
+        for verb in ["PUT", "GET"] {
+            let call = world.api(verb, &format!("/widgets/{name}"));
+            let call = if verb == "PUT" { call.json(&widget()) } else { call };
+            let refused = call.send().await;
+            let got = (refused.status.as_u16(), refused.code());
+            assert_eq!(got, (400, "INVALID_INPUT".to_owned()), "{verb} {name}: {:?}", refused.body);
+            assert!(refused.json()["detail"].as_str().unwrap().contains("UTF-8"), "{name}");
+        }
+    }
+    assert_eq!(WIDGETS.all(&world.store.memory.view()).unwrap().len(), 0);
+    assert_eq!(put(&world, "%C3%BC").await.status, 200, "what is UTF-8 is taken");
+    assert!(WIDGETS.get(&world.store.memory.view(), &"ü".to_owned()).unwrap().is_some());
 }
 
 #[tokio::test]

@@ -1,8 +1,12 @@
 //! Lists: a limit, and a cursor that says after which record the next part begins.
+//!
+//! # Invariants
+//! - `PAGE-1` A cursor is answered by the cluster that it came from, at its revision or a later one, or refused by
+//!   name: never with the records of another cluster, of this one before a restore, or of an earlier time.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use palisade_contract::{Error, Problem, Result};
-use palisade_state::View;
+use palisade_state::{StoreError, View};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -22,13 +26,50 @@ pub struct Page {
     pub cursor: Option<String>,
 }
 
-/// The last record that was answered, and how many came before it. The record is found by its id,
-/// so that writes between two parts neither repeat nor skip what stays; its place counts when it
-/// is gone.
+/// The last record that was answered, and how many came before it, of which cluster and up to which
+/// entry of its log. The record is found by its id, so that writes between two parts neither repeat
+/// nor skip what stays; its place counts when it is gone.
 #[derive(Serialize, Deserialize)]
 struct Cursor {
     after: String,
     place: usize,
+    cluster: String,
+    applied: u64,
+}
+
+/// What a list is read from.
+struct Source<'a> {
+    cluster: &'a str,
+    revision: u64,
+    applied: u64,
+}
+
+impl<'a> From<&'a View> for Source<'a> {
+    fn from(view: &'a View) -> Self {
+        let cluster = view.formation().map(|formation| formation.cluster.as_str());
+        let (revision, applied) = (view.revision(), view.applied().index);
+        Self { cluster: cluster.unwrap_or_default(), revision, applied }
+    }
+}
+
+impl Source<'_> {
+    /// `PAGE-1`.
+    fn admit(&self, cursor: &Cursor) -> Result<()> {
+        if cursor.cluster != self.cluster {
+            let theirs: String = cursor.cluster.chars().take(100).collect();
+            let why = format!(
+                "is of cluster {theirs}, this is {}: read the list again, without a cursor",
+                self.cluster
+            );
+            return Err(invalid("cursor", why));
+        }
+        if cursor.applied > self.applied {
+            return Err(
+                StoreError::NotReached { revision: cursor.applied, current: self.applied }.into()
+            );
+        }
+        Ok(())
+    }
 }
 
 fn invalid(field: &str, message: impl Into<String>) -> Error {
@@ -36,7 +77,7 @@ fn invalid(field: &str, message: impl Into<String>) -> Error {
 }
 
 impl Page {
-    fn start(&self, items: &[Value]) -> Result<usize> {
+    fn start(&self, items: &[Value], source: &Source<'_>) -> Result<usize> {
         let Some(text) = &self.cursor else {
             return Ok(0);
         };
@@ -45,6 +86,7 @@ impl Page {
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
             .ok_or_else(|| invalid("cursor", "is not one that a list was answered with"))?;
+        source.admit(&cursor)?;
         let found = items.iter().position(|item| id_of(item) == Some(cursor.after.as_str()));
         Ok(found.map_or(cursor.place, |place| place + 1).min(items.len()))
     }
@@ -71,7 +113,7 @@ pub(super) fn etag_of(value: &Value) -> Option<u64> {
 pub(super) fn answer(list: bool, value: Value, view: &View, page: &Page) -> Result<Answer> {
     let revision = view.revision();
     let (value, etag) = if list {
-        (frame(value, revision, page)?, None)
+        (frame(value, &view.into(), page)?, None)
     } else {
         let etag = etag_of(&value);
         (value, etag)
@@ -81,7 +123,7 @@ pub(super) fn answer(list: bool, value: Value, view: &View, page: &Page) -> Resu
 
 /// A handler answers its records as an array, or as an object with `items`; one that has a
 /// `nextCursor` too has cut its list itself.
-fn frame(value: Value, revision: u64, page: &Page) -> Result<Value> {
+fn frame(value: Value, source: &Source<'_>, page: &Page) -> Result<Value> {
     let mut fields = match value {
         Value::Array(items) => Map::from_iter([("items".to_owned(), Value::Array(items))]),
         Value::Object(fields) => fields,
@@ -91,20 +133,22 @@ fn frame(value: Value, revision: u64, page: &Page) -> Result<Value> {
         let Some(Value::Array(mut items)) = fields.remove("items") else {
             return Err(Error::internal("a list method answered no items"));
         };
-        let start = page.start(&items)?;
+        let start = page.start(&items, source)?;
         let end = start.saturating_add(page.limit()?).min(items.len());
         let more = end < items.len();
         items.truncate(end);
         let items = items.split_off(start);
-        let next = match items.last().and_then(id_of).filter(|_| more) {
-            Some(after) => encode(&Cursor { after: after.to_owned(), place: end })?,
-            None if more => encode(&Cursor { after: String::new(), place: end })?,
-            None => Value::Null,
+        let next = if more {
+            let after = items.last().and_then(id_of).unwrap_or_default().to_owned();
+            let (cluster, applied) = (source.cluster.to_owned(), source.applied);
+            encode(&Cursor { after, place: end, cluster, applied })?
+        } else {
+            Value::Null
         };
         fields.insert("items".to_owned(), Value::Array(items));
         fields.insert("nextCursor".to_owned(), next);
     }
-    fields.insert("revision".to_owned(), revision.into());
+    fields.insert("revision".to_owned(), source.revision.into());
     Ok(Value::Object(fields))
 }
 
@@ -122,9 +166,11 @@ mod tests {
         Value::Array(ids.iter().map(|id| json!({"id": id})).collect())
     }
 
+    const HERE: Source<'static> = Source { cluster: "cl_1", revision: 7, applied: 9 };
+
     fn part(ids: &[&str], limit: usize, cursor: Option<&str>) -> (Vec<String>, Option<String>) {
         let page = Page { limit: Some(limit), cursor: cursor.map(str::to_owned) };
-        let framed = frame(list(ids), 7, &page).unwrap();
+        let framed = frame(list(ids), &HERE, &page).unwrap();
         assert_eq!(framed["revision"], 7);
         let ids = framed["items"].as_array().unwrap().iter();
         let ids = ids.map(|item| item["id"].as_str().unwrap().to_owned()).collect();
@@ -149,8 +195,34 @@ mod tests {
     #[test]
     fn a_made_up_cursor_and_a_limit_of_zero_are_refused() {
         let made_up = Page { limit: None, cursor: Some("x".to_owned()) };
-        assert!(frame(list(&[]), 1, &made_up).is_err());
+        assert!(frame(list(&[]), &HERE, &made_up).is_err());
         let zero = Page { limit: Some(0), cursor: None };
-        assert!(frame(list(&[]), 1, &zero).is_err());
+        assert!(frame(list(&[]), &HERE, &zero).is_err());
+    }
+
+    fn next_from(there: &Source<'_>, cursor: Option<&str>) -> Result<Value> {
+        let page = Page { limit: Some(1), cursor: cursor.map(str::to_owned) };
+        Ok(frame(list(&["a", "b", "c"]), there, &page)?["nextCursor"].clone())
+    }
+
+    #[test]
+    fn a_cursor_of_another_cluster_is_refused_and_both_are_named() {
+        let there = Source { cluster: "cl_2", revision: 7, applied: 9 };
+        let cursor = next_from(&there, None).unwrap();
+        assert!(next_from(&there, cursor.as_str()).is_ok());
+        let refused = next_from(&HERE, cursor.as_str()).unwrap_err();
+        let [problem] = refused.problems.as_slice() else { panic!("{refused:?}") };
+        assert_eq!(problem.pointer, "/cursor");
+        assert!(problem.message.contains("of cluster cl_2, this is cl_1"), "PAGE-1: {problem:?}");
+    }
+
+    #[test]
+    fn a_cursor_is_not_answered_from_before_it() {
+        let cursor = next_from(&HERE, None).unwrap();
+        let behind = Source { applied: HERE.applied - 1, ..HERE };
+        let refused = next_from(&behind, cursor.as_str()).unwrap_err();
+        assert!(refused.retryable, "PAGE-1: {refused:?}");
+        let ahead = Source { applied: HERE.applied + 1, ..HERE };
+        assert!(next_from(&ahead, cursor.as_str()).is_ok());
     }
 }

@@ -10,7 +10,7 @@ use palisade_contract::{
     Catalog, Context, Error, Finding, Method, MethodContext, Module, Nothing, Registry, Resource,
     Result, Severity, Verb,
 };
-use palisade_state::View;
+use palisade_state::{View, limits::IDEMPOTENCY_MAX};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -113,6 +113,24 @@ fn findings(attached: &Attached, cx: &Context, view: &View) -> Report {
     Report { ok, findings }
 }
 
+/// What is found when idempotency keys leave before their time: how many are known, and how many left
+/// early since the cluster was formed. It goes once there is room again.
+fn forgotten_early((known, early): (usize, u64)) -> Option<Finding> {
+    let is_full = known >= IDEMPOTENCY_MAX / 10 * 9;
+    (early > 0 && is_full).then(|| Finding {
+        check: "idempotency.forgotten-early".to_owned(),
+        severity: Severity::Warning,
+        message: format!(
+            "{early} idempotency keys were forgotten before their 24 hours were over, because more than \
+             {IDEMPOTENCY_MAX} were in use: a request that is repeated under one of them is applied again"
+        ),
+        fix: "repeat a request within minutes and not hours of the first try; more than 11 writes a second, \
+              day and night, leave no room for 24 hours of keys"
+            .to_owned(),
+        count: Some(early),
+    })
+}
+
 impl Module for ServerModule {
     fn name(&self) -> &'static str {
         "server"
@@ -193,6 +211,7 @@ impl Module for ServerModule {
             let fix = "compare with an exported chain; do not trust records from there on";
             found.push(finding("audit.broken", Severity::Error, broken.to_string(), fix));
         }
+        found.extend(forgotten_early(view.idempotency_keys()));
         let silent = status.members.iter().filter(|m| m.last_ack_ms.is_some_and(|ms| ms > 10_000));
         for member in silent {
             let message = format!("replica {} ({}) does not answer", member.id, member.peer_addr);
@@ -288,5 +307,20 @@ impl ServerModule {
             .rest(Verb::Get, "/self-check")
             .on(|_| Resource::cluster("system", "")),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_were_forgotten_early_are_a_finding_until_there_is_room_again() {
+        assert!(forgotten_early((IDEMPOTENCY_MAX, 0)).is_none(), "full, and nothing is lost yet");
+        let found = forgotten_early((IDEMPOTENCY_MAX, 3)).unwrap();
+        assert_eq!((found.severity, found.count), (Severity::Warning, Some(3)));
+        assert!(found.message.contains("3 idempotency keys were forgotten"), "{}", found.message);
+        assert!(forgotten_early((IDEMPOTENCY_MAX - 1_000, 3)).is_some(), "a tick lets some go");
+        assert!(forgotten_early((IDEMPOTENCY_MAX / 2, 3)).is_none());
     }
 }

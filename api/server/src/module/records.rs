@@ -1,7 +1,10 @@
 //! Events and the audit chain, as lists of numbered records.
 
-use palisade_contract::{Check, MethodContext, Nothing, Problems, Result};
-use palisade_state::View;
+use palisade_contract::{Check, Code, Error, MethodContext, Nothing, Problem, Problems, Result};
+use palisade_state::{
+    View,
+    cursor::{Cursor, CursorError},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,7 +17,7 @@ const RECORDS_MAX: u64 = 1000;
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct From {
-    /// The first sequence number; absent: the newest records.
+    /// The first sequence number; 0: the oldest in memory; absent: the newest records.
     #[serde(default)]
     from: Option<u64>,
     /// Records at most.
@@ -30,20 +33,46 @@ impl Check for From {
         if self.limit.is_some_and(|limit| limit == 0 || limit > RECORDS_MAX) {
             problems.add(format!("{at}/limit"), format!("must be 1 to {RECORDS_MAX}"));
         }
-        if self.cursor.as_ref().is_some_and(|cursor| cursor.parse::<u64>().is_err()) {
-            problems.add(format!("{at}/cursor"), "is not one that a list was answered with");
+        if let Some(Err(error)) = self.cursor.as_ref().map(|text| text.parse::<Cursor>()) {
+            problems.add(format!("{at}/cursor"), error.to_string());
         }
     }
 }
 
 impl From {
-    /// The first sequence number and how many records.
-    fn window(&self, last: u64) -> (u64, usize) {
+    /// The first sequence number and how many records, of those that a view has from `first` to
+    /// `last`.
+    fn window(&self, view: &View, first: Option<u64>, last: u64) -> Result<(u64, usize)> {
         let limit = self.limit.unwrap_or(RECORDS_DEFAULT);
         let newest = last.saturating_add(1).saturating_sub(limit).max(1);
-        let cursor = self.cursor.as_ref().and_then(|cursor| cursor.parse().ok());
-        let from = cursor.or(self.from).unwrap_or(newest);
-        (from, usize::try_from(limit).unwrap_or(usize::MAX))
+        let oldest = first.unwrap_or(last.saturating_add(1));
+        let from = match (&self.cursor, self.from) {
+            (Some(text), _) => text
+                .parse::<Cursor>()
+                .and_then(|cursor| cursor.next_among(view, first, last))
+                .map_err(refused)?,
+            (None, Some(from)) if (1..oldest).contains(&from) => {
+                return Err(invalid(
+                    "/from",
+                    format!(
+                        "{from} has left memory, and the oldest there is {oldest}: begin there, or at 0 for the oldest"
+                    ),
+                ));
+            }
+            (None, from) => from.unwrap_or(newest),
+        };
+        Ok((from, usize::try_from(limit).unwrap_or(usize::MAX)))
+    }
+}
+
+fn invalid(pointer: &str, message: String) -> Error {
+    Error::invalid(vec![Problem { pointer: pointer.to_owned(), message }])
+}
+
+fn refused(error: CursorError) -> Error {
+    match error {
+        CursorError::Ahead { .. } => Error::new(Code::Unavailable, error.to_string()),
+        _ => invalid("/cursor", error.to_string()),
     }
 }
 
@@ -55,13 +84,14 @@ pub(super) struct Records<T> {
     next_cursor: Option<String>,
 }
 
-pub(super) fn records<T>(found: impl Iterator<Item = (u64, T)>, limit: usize) -> Records<T> {
-    let mut items = vec![];
+fn records<T>(view: &View, found: impl Iterator<Item = (u64, T)>, limit: usize) -> Records<T> {
+    let (mut items, mut last) = (vec![], 0);
     for (seq, item) in found {
         if items.len() == limit {
-            return Records { items, next_cursor: Some(seq.to_string()) };
+            return Records { items, next_cursor: Some(Cursor::at(view, last).to_string()) };
         }
         items.push(item);
+        last = seq;
     }
     Records { items, next_cursor: None }
 }
@@ -121,9 +151,8 @@ pub(super) fn time(ms: u64) -> String {
     jiff::Timestamp::from_millisecond(ms).map(|at| at.to_string()).unwrap_or_default()
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "a method's handler")]
 pub(super) fn events(_: &MethodContext, view: &View, input: From) -> Result<Records<EventRecord>> {
-    let (from, limit) = input.window(view.last_event());
+    let (from, limit) = input.window(view, view.first_event(), view.last_event())?;
     let found = view.events(from).map(|(seq, event)| {
         let record = EventRecord {
             seq,
@@ -136,13 +165,11 @@ pub(super) fn events(_: &MethodContext, view: &View, input: From) -> Result<Reco
         };
         (seq, record)
     });
-    Ok(records(found, limit))
+    Ok(records(view, found, limit))
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "a method's handler")]
 pub(super) fn audit(_: &MethodContext, view: &View, input: From) -> Result<Records<AuditEntry>> {
-    let last = view.audit(0).last().map_or(0, |record| record.seq);
-    let (from, limit) = input.window(last);
+    let (from, limit) = input.window(view, view.first_audit(), view.last_audit())?;
     let found = view.audit(from).map(|record| {
         let body = record.body.clone().unwrap_or_default();
         let entry = AuditEntry {
@@ -160,7 +187,7 @@ pub(super) fn audit(_: &MethodContext, view: &View, input: From) -> Result<Recor
         };
         (record.seq, entry)
     });
-    Ok(records(found, limit))
+    Ok(records(view, found, limit))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "a method's handler")]
@@ -175,4 +202,86 @@ pub(super) fn verify(_: &MethodContext, view: &View, _: Nothing) -> Result<Verif
         head: last.map(|record| hex::encode(&record.hash)).unwrap_or_default(),
         broken_at: verified.err().map(|broken| broken.seq),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use palisade_state::{
+        Formation, Machine, Position, State,
+        command::{AuditDraft, Entry, FORMAT, Form, Kind, Trim, Txn},
+        limits::AUDIT_MAX,
+        rebirth,
+    };
+
+    use super::*;
+
+    fn apply(machine: &mut Machine, kind: Kind) {
+        let at = Position { term: 1, index: machine.applied().index + 1 };
+        let commands = vec![kind.into()];
+        let entry = Entry { format: FORMAT, proposer_term: 1, delta_ms: 0, wall_ms: 0, commands };
+        assert!(machine.apply(at, entry).unwrap().iter().all(palisade_state::Outcome::is_applied));
+    }
+
+    fn audited(records: usize) -> Machine {
+        let mut machine = Machine::new(State::default());
+        let form = Form { cluster: "cl_1".into(), lineage: "l".into(), epoch: 0 };
+        apply(&mut machine, Kind::Form(form));
+        for _ in 0..records {
+            let audit = Some(AuditDraft::default());
+            apply(&mut machine, Kind::Txn(Txn { audit, ..Txn::default() }));
+        }
+        machine.publish();
+        machine
+    }
+
+    fn window(machine: &Machine, asked: &str) -> Result<(u64, usize)> {
+        let asked: From = serde_json::from_str(asked).unwrap();
+        let view = machine.published().view();
+        asked.window(&view, view.first_audit(), view.last_audit())
+    }
+
+    fn problem(refused: Result<(u64, usize)>) -> (String, String) {
+        let problem = refused.unwrap_err().problems.remove(0);
+        (problem.pointer, problem.message)
+    }
+
+    #[test]
+    fn what_has_left_memory_is_refused_with_where_memory_begins() {
+        let mut machine = audited(AUDIT_MAX + 4);
+        apply(&mut machine, Kind::Trim(Trim { events_below: 0, audit_below: 5 }));
+        machine.publish();
+        assert_eq!(machine.published().view().first_audit(), Some(5));
+        assert_eq!(window(&machine, r#"{"from": 5}"#).unwrap(), (5, 100));
+        assert_eq!(window(&machine, r#"{"from": 0}"#).unwrap(), (0, 100), "the oldest there is");
+        assert_eq!(window(&machine, r#"{"cursor": "4@cl_1"}"#).unwrap(), (5, 100));
+        let (pointer, message) = problem(window(&machine, r#"{"from": 4}"#));
+        assert_eq!(pointer, "/from");
+        assert!(message.contains("4 has left memory, and the oldest there is 5"), "{message}");
+        let (pointer, message) = problem(window(&machine, r#"{"cursor": "3@cl_1"}"#));
+        assert_eq!(pointer, "/cursor");
+        assert!(message.contains("at 3, and the oldest in memory is 5"), "{message}");
+    }
+
+    #[test]
+    fn a_cursor_from_before_a_restore_is_refused_and_both_clusters_are_named() {
+        let machine = audited(3);
+        let cursor = records(&machine.published().view(), (1..4).map(|n| (n, n)), 2).next_cursor;
+        assert_eq!(cursor.as_deref(), Some("2@cl_1"));
+        assert_eq!(window(&machine, r#"{"cursor": "2@cl_1", "limit": 7}"#).unwrap(), (3, 7));
+        let formation = Formation { cluster: "cl_2".into(), lineage: "l".into(), epoch: 1 };
+        let restored = Machine::new(rebirth(machine.into_state(), formation));
+        let (pointer, message) = problem(window(&restored, r#"{"cursor": "2@cl_1"}"#));
+        assert_eq!(pointer, "/cursor");
+        assert!(message.contains("of cluster cl_1, this is cl_2"), "{message}");
+        let ahead = window(&restored, r#"{"cursor": "9@cl_2"}"#).unwrap_err();
+        assert_eq!((ahead.code, ahead.retryable), (Code::Unavailable, true));
+    }
+
+    #[test]
+    fn nothing_yet_is_no_gap() {
+        let machine = audited(0);
+        assert_eq!(window(&machine, r#"{"from": 1}"#).unwrap(), (1, 100));
+        assert_eq!(window(&machine, "{}").unwrap(), (1, 100));
+        assert_eq!(window(&machine, r#"{"cursor": "0@cl_1"}"#).unwrap(), (1, 100));
+    }
 }
