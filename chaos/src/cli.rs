@@ -7,11 +7,11 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     bench::{self, etcd::Measure},
-    checks, clock, rig, run,
+    checks, clock, enclosure, rig, run,
     schedule::Fault,
 };
 
-const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 const INCOMPLETE: u8 = 3;
 
 /// Drives real Palisade clusters into trouble and judges what they did.
@@ -34,6 +34,8 @@ struct Cli {
 enum Verb {
     /// Faults on real processes while clients work; then everything is checked
     Run(Run),
+    /// Steady work for a long time, and whether anything grows that should not
+    Soak(crate::soak::Soak),
     /// Whole clusters in simulated time, under faults that one seed decides
     Sim(crate::sim::Sim),
     /// Measure
@@ -71,6 +73,9 @@ struct Run {
     /// The binary to drive [default: palisade beside this program]
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
+    /// The binary that replicas are rolled to, one after the other [default: the same]
+    #[arg(long, value_name = "PATH")]
+    bin_next: Option<PathBuf>,
     /// Keep the cluster's directory; it is always kept after a violation
     #[arg(long)]
     keep: bool,
@@ -165,6 +170,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         .init();
     ExitCode::from(match cli.verb {
         Verb::Run(run) => run.run(),
+        Verb::Soak(soak) => soak.run(),
         Verb::Sim(sim) => sim.run().unwrap_or_else(|message| {
             eprintln!("error: {message}");
             USAGE
@@ -192,15 +198,11 @@ impl Run {
                 return USAGE;
             }
         };
-        if let Some(dir) = &self.report
-            && let Err(error) = writable(dir)
-        {
-            eprintln!(
-                "error: the report cannot be written to {}: {error:#}; nothing was started. \
-                 Give --report a directory that you may write into.",
-                dir.display()
-            );
+        if !can_report(self.report.as_deref()) {
             return USAGE;
+        }
+        if let Some(status) = enclosure::enter() {
+            return status;
         }
         eprintln!("seed {}: faults for {} s", options.seed, options.seconds);
         block_on(async {
@@ -227,18 +229,33 @@ impl Run {
         };
         Ok(run::Options {
             seconds: self.seconds,
-            seed: self.seed.unwrap_or_else(|| {
-                clock::unix_seconds() << 16 | u64::from(std::process::id() & 0xffff)
-            }),
+            seed: self.seed.unwrap_or_else(another_seed),
             replicas: self.replicas.into(),
             agents: self.agents.into(),
             clients: self.clients,
             faults,
             checks,
             bin: self.bin.clone(),
+            bin_next: self.bin_next.clone(),
             keep: self.keep,
         })
     }
+}
+
+pub(crate) fn another_seed() -> u64 {
+    clock::unix_seconds() << 16 | u64::from(std::process::id() & 0xffff)
+}
+
+/// Whether a report can be written there; says so if not.
+pub(crate) fn can_report(dir: Option<&std::path::Path>) -> bool {
+    let Some(dir) = dir else { return true };
+    let Err(error) = writable(dir) else { return true };
+    eprintln!(
+        "error: the report cannot be written to {}: {error:#}; nothing was started. \
+         Give --report a directory that you may write into.",
+        dir.display()
+    );
+    false
 }
 
 fn faults_of(names: &[String]) -> Result<Vec<Fault>, String> {
@@ -318,7 +335,7 @@ impl Smoke {
 }
 
 /// Runs to the end, or to Ctrl-C; either way nothing that was started is left.
-fn block_on(work: impl Future<Output = Result<u8>>) -> u8 {
+pub(crate) fn block_on(work: impl Future<Output = Result<u8>>) -> u8 {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -346,14 +363,15 @@ fn block_on(work: impl Future<Output = Result<u8>>) -> u8 {
 }
 
 /// Ready when somebody wants this program to end.
-async fn stopped() {
+pub(crate) async fn stopped() {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut term) = signal(SignalKind::terminate()) else {
         return std::future::pending().await;
     };
     let interrupt = std::pin::pin!(tokio::signal::ctrl_c());
     let term = std::pin::pin!(term.recv());
-    futures::future::select(interrupt, term).await;
+    let signal = futures::future::select(interrupt, term);
+    futures::future::select(signal, std::pin::pin!(enclosure::left_alone())).await;
 }
 
 fn list() -> u8 {
@@ -385,7 +403,10 @@ mod tests {
         let error = faults_of(&names(&["kil"])).unwrap_err();
         assert_eq!(
             error,
-            "there is no fault \"kil\"; did you mean kill? The faults are: kill, pause, kill-all, kill-agent"
+            format!(
+                "there is no fault \"kil\"; did you mean kill? The faults are: {}",
+                Fault::ALL.map(Fault::name).join(", ")
+            )
         );
     }
 
@@ -394,7 +415,7 @@ mod tests {
         let error = checks_of(&names(&["L2", "Z9"])).unwrap_err();
         assert_eq!(
             error,
-            "there is no check \"Z9\". The checks are: L1, L2, L3, A2, M1, exits, quiet"
+            "there is no check \"Z9\". The checks are: L1, L2, L3, A2, C1, E1, S1, M1, exits, damage, quiet"
         );
     }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::books::{BookSeen, Books};
+
 /// Microseconds since the run began.
 pub type Micros = u64;
 
@@ -223,13 +225,55 @@ pub struct Quiet {
     pub wanted: u64,
     /// How many the cluster says are healthy.
     pub healthy: u64,
+    /// Which replicas are to be the voters; empty: not asked.
+    #[serde(default)]
+    pub seated: Vec<u64>,
+    /// Who votes, as each replica knows it.
+    #[serde(default)]
+    pub voters: BTreeMap<u64, Vec<u64>>,
     /// Whether the instances went when their workload was removed at last; none: not asked.
     #[serde(default)]
     pub removed: Option<bool>,
 }
 
+/// What became of a replica whose data was damaged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "became", rename_all = "camelCase")]
+pub enum Became {
+    /// It serves.
+    Ready,
+    /// It ended by itself.
+    Refused {
+        /// How.
+        status: String,
+    },
+    /// It runs and does not serve.
+    Stuck,
+}
+
+/// A file that was damaged while its replica was down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Damaged {
+    /// When it was known what became of it.
+    pub at: Micros,
+    /// Whose file.
+    pub replica: String,
+    /// Which file, below the replica's directory.
+    pub file: String,
+    /// What was done to it.
+    pub what: String,
+    /// What became of the replica.
+    #[serde(flatten)]
+    pub became: Became,
+    /// The end of what it said when it refused.
+    pub said: Vec<String>,
+    /// Whether it came back by a repair; none: there was no need.
+    pub rejoined: Option<bool>,
+}
+
 /// What was seen in one run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
     /// All operations of all clients.
     pub operations: Vec<Operation>,
@@ -241,6 +285,15 @@ pub struct History {
     pub instances: Vec<InstanceSeen>,
     /// Processes that ended by themselves.
     pub exits: Vec<Exit>,
+    /// Files that were damaged.
+    #[serde(default)]
+    pub damaged: Vec<Damaged>,
+    /// What nodes held while clients worked.
+    #[serde(default)]
+    pub held: Vec<BookSeen>,
+    /// What the cluster says of itself at the end; none: it was not read.
+    #[serde(default)]
+    pub books: Option<Books>,
     /// The quiet phase; none: it was not reached.
     pub quiet: Option<Quiet>,
 }

@@ -12,14 +12,18 @@
 
 mod bands;
 mod bench;
+pub mod books;
 pub mod checks;
 mod cli;
 mod clock;
+mod enclosure;
+mod fault;
 pub mod history;
 mod http;
 mod inject;
 pub mod linear;
 mod load;
+mod net;
 mod page;
 mod proc;
 mod random;
@@ -28,6 +32,7 @@ mod rig;
 mod run;
 mod schedule;
 mod sim;
+mod soak;
 mod watch;
 
 pub use cli::main;

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -44,6 +44,8 @@ pub(crate) struct Client {
     versions: BTreeMap<String, u64>,
     /// How many values it gave hot keys.
     written: u64,
+    /// Where acknowledged writes are counted while it works.
+    acknowledged: Option<Arc<AtomicU64>>,
 }
 
 /// A key that everybody writes.
@@ -79,7 +81,13 @@ impl Client {
             value: 0,
             versions: BTreeMap::new(),
             written: 0,
+            acknowledged: None,
         }
+    }
+
+    /// Acknowledged writes are counted there.
+    pub(crate) fn counted(self, acknowledged: Arc<AtomicU64>) -> Self {
+        Self { acknowledged: Some(acknowledged), ..self }
     }
 
     /// Works until it is told to stop; answers all that it did.
@@ -89,6 +97,12 @@ impl Client {
             let action = self.choose();
             let operation = self.perform(action).await;
             self.learn(&operation);
+            if let Some(count) = &self.acknowledged
+                && operation.is_ok()
+                && !operation.action.is_read()
+            {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
             operations.push(operation);
             self.done += 1;
             clock::sleep_ms(self.random.below(PAUSE_MS_MAX)).await;
@@ -96,10 +110,10 @@ impl Client {
         operations
     }
 
-    /// Reads every hot key through every replica.
-    pub(crate) async fn read_all(mut self) -> Vec<Operation> {
+    /// Reads every hot key through the replicas at these places.
+    pub(crate) async fn read_all(mut self, places: &[usize]) -> Vec<Operation> {
         let mut operations = Vec::new();
-        for replica in 0..self.http.replicas() {
+        for &replica in places {
             for number in 0..HOT_KEYS {
                 self.replica = replica;
                 operations.push(self.perform(Action::Read { key: hot_key(number) }).await);

@@ -13,7 +13,7 @@ use crate::{
     inject::Injected,
     page,
     run::Options,
-    schedule::Fault,
+    schedule::Lane,
 };
 
 /// How a run ended.
@@ -327,7 +327,9 @@ fn unexercised(options: &Options, faults: &[Injected]) -> Vec<String> {
         }
         let why = match of_it().find_map(|injected| injected.error.clone()) {
             Some(error) => error,
-            None if *fault == Fault::KillAgent && options.agents == 0 => "there is no agent".into(),
+            None if fault.lane() == Lane::Agents && options.agents == 0 => {
+                "there is no agent".into()
+            }
             None => "the run is too short".into(),
         };
         reasons.push(format!("fault {} did not happen: {why}", fault.name()));
@@ -385,6 +387,7 @@ mod tests {
     use crate::{
         checks,
         history::{Action, Ending},
+        schedule::Fault,
     };
 
     fn options() -> Options {
@@ -397,6 +400,7 @@ mod tests {
             faults: vec![],
             checks: checks::ALL.into_iter().filter(|check| check.id == "L2").collect(),
             bin: None,
+            bin_next: None,
             keep: false,
         }
     }
@@ -448,7 +452,8 @@ mod tests {
 
     #[test]
     fn the_replay_command_names_everything_that_decides() {
-        let options = Options { faults: Fault::ALL.to_vec(), ..options() };
+        let faults = vec![Fault::Kill, Fault::Pause, Fault::KillAll, Fault::KillAgent];
+        let options = Options { faults, ..options() };
         assert_eq!(
             replay(&options),
             "palisade-chaos run --seconds 9 --seed 7 --replicas 3 --agents 0 --clients 1 \

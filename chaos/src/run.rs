@@ -15,9 +15,9 @@ use anyhow::{Context, Result};
 use crate::{
     checks::{Check, convergence},
     clock::{self, Clock},
-    history::{Ending, History, InstanceSeen, Operation, Quiet, Register},
+    history::{Ending, History, InstanceSeen, Operation, ProcessSeen, Quiet, Register},
     http::{BASE, Request},
-    inject::{self, Injected},
+    inject::{self, Injected, Tools},
     load::{self, Client},
     report::{Report, Setup},
     rig::{self, Binary, Folder, Rig},
@@ -50,6 +50,8 @@ pub struct Options {
     pub checks: Vec<Check>,
     /// The product's binary, if not the one beside this.
     pub bin: Option<PathBuf>,
+    /// The binary that replicas are rolled to, if not the same.
+    pub bin_next: Option<PathBuf>,
     /// Keep the cluster's directory.
     pub keep: bool,
 }
@@ -77,27 +79,37 @@ pub async fn run(options: &Options) -> Result<(Report, History)> {
     Ok((report, history))
 }
 
-async fn drive(
+/// A cluster with its instances at work, and their processes.
+async fn begin(
     options: &Options,
     binary: &Binary,
     folder: &Folder,
-) -> Result<(History, Vec<Injected>)> {
+) -> Result<(Rig, BTreeMap<String, ProcessSeen>)> {
     let wanted = rig::Options { replicas: options.replicas, agents: options.agents };
-    let mut rig = Rig::start(binary, folder.path(), &wanted).await?;
+    let mut rig = Rig::start_wired(binary, folder.path(), &wanted).await?;
     rig.join_agents(options.agents).await?;
-    let mut workload_processes = BTreeMap::new();
+    let mut processes = BTreeMap::new();
     if options.agents > 0 {
         rig.apply(rig::hello(WORKLOAD, binary.path(), INSTANCES), "chaos-web").await?;
         rig.until_healthy(WORKLOAD, INSTANCES, HEALTHY_LIMIT).await?;
         for instance in rig.instances(WORKLOAD).await? {
             let process = instance.process.context("a healthy instance has no process")?;
-            workload_processes.insert(instance.name, process);
+            processes.insert(instance.name, process);
         }
     }
+    Ok((rig, processes))
+}
+
+async fn drive(
+    options: &Options,
+    binary: &Binary,
+    folder: &Folder,
+) -> Result<(History, Vec<Injected>)> {
+    let (rig, processes) = begin(options, binary, folder).await?;
     let rig = Arc::new(rig);
     let clock = Clock::start();
     let mut history = History::default();
-    let watchers = Watchers::start(&rig, clock, workload_processes);
+    let watchers = Watchers::start(&rig, clock, processes);
     let stop = Arc::new(AtomicBool::new(false));
     let mut clients = Vec::new();
     for id in 0..options.clients {
@@ -105,7 +117,13 @@ async fn drive(
         let client = Client::new(id, options.clients, options.seed, http, clock, stop.clone());
         clients.push(clock::spawn(client.run()));
     }
-    let injected = faults(options, &rig, clock).await;
+    let next = match &options.bin_next {
+        Some(path) => Binary::find(Some(path))?,
+        None => binary.clone(),
+    };
+    let tools = Tools { rig: rig.clone(), clock, next };
+    let injected = faults(options, &tools).await;
+    history.damaged = injected.iter().filter_map(|fault| fault.damage.clone()).collect();
     stop.store(true, Ordering::Relaxed);
     for client in clients {
         history.operations.extend(client.await.context("a client ended")?);
@@ -121,11 +139,16 @@ async fn drive(
         clock,
         stop.clone(),
     );
-    history.operations.extend(last.read_all().await);
+    history.operations.extend(last.read_all(&rig.places()).await);
     watchers.end(&mut history).await?;
     history.ending = ending(&rig, &history.operations)
         .await
         .inspect_err(|error| tracing::warn!(error = format!("{error:#}"), "the end cannot be read"))
+        .ok();
+    history.books = rig
+        .books()
+        .await
+        .inspect_err(|error| tracing::warn!(error = format!("{error:#}"), "no books were read"))
         .ok();
     if options.agents > 0 {
         seen_by_api(&rig, clock, &mut history).await;
@@ -140,7 +163,8 @@ async fn drive(
     Ok((history, injected))
 }
 
-async fn faults(options: &Options, rig: &Arc<Rig>, clock: Clock) -> Vec<Injected> {
+async fn faults(options: &Options, tools: &Tools) -> Vec<Injected> {
+    let clock = tools.clock;
     let within_ms = options.seconds * 1000;
     let wanted = schedule::Wanted {
         seed: options.seed,
@@ -152,12 +176,17 @@ async fn faults(options: &Options, rig: &Arc<Rig>, clock: Clock) -> Vec<Injected
     let begin_ms = clock.millis();
     let lane = |lane| {
         let planned = schedule::plan(&wanted, lane);
-        inject::lane(rig.clone(), clock, begin_ms, within_ms, planned)
+        inject::lane(tools, begin_ms, within_ms, planned)
     };
-    let (replicas, agents) = futures::join!(lane(Lane::Replicas), lane(Lane::Agents));
+    let (replicas, network, members, agents) = futures::join!(
+        lane(Lane::Replicas),
+        lane(Lane::Network),
+        lane(Lane::Members),
+        lane(Lane::Agents)
+    );
     let left_ms = (begin_ms + within_ms).saturating_sub(clock.millis());
     clock::sleep_ms(left_ms).await;
-    let mut injected: Vec<Injected> = replicas.into_iter().chain(agents).collect();
+    let mut injected = [replicas, network, members, agents].concat();
     injected.sort_by_key(|injected| injected.began_ms);
     injected
 }
@@ -167,14 +196,11 @@ struct Watchers {
     leaders: Vec<tokio::task::JoinHandle<Vec<crate::history::LeaderSeen>>>,
     instances: tokio::task::JoinHandle<Vec<InstanceSeen>>,
     exits: tokio::task::JoinHandle<Vec<crate::history::Exit>>,
+    held: tokio::task::JoinHandle<Vec<crate::books::BookSeen>>,
 }
 
 impl Watchers {
-    fn start(
-        rig: &Arc<Rig>,
-        clock: Clock,
-        processes: BTreeMap<String, crate::history::ProcessSeen>,
-    ) -> Self {
+    fn start(rig: &Arc<Rig>, clock: Clock, processes: BTreeMap<String, ProcessSeen>) -> Self {
         let stop = watch::Stop::default();
         let leaders = (0..rig.replicas.len())
             .map(|index| clock::spawn(watch::leaders(rig.clone(), index, clock, stop.clone())))
@@ -183,6 +209,7 @@ impl Watchers {
             leaders,
             instances: clock::spawn(watch::instances(processes, clock, stop.clone())),
             exits: clock::spawn(watch::exits(rig.clone(), clock, stop.clone())),
+            held: clock::spawn(watch::held(rig.clone(), stop.clone())),
             stop,
         }
     }
@@ -195,6 +222,7 @@ impl Watchers {
         history.leaders.sort_by_key(|seen| seen.at);
         history.instances = self.instances.await.context("a watcher ended")?;
         history.exits = self.exits.await.context("a watcher ended")?;
+        history.held = self.held.await.context("a watcher ended")?;
         Ok(())
     }
 }
@@ -215,13 +243,19 @@ async fn quiet(rig: &Rig, with_instances: bool) -> Quiet {
 async fn look(rig: &Rig, with_instances: bool) -> Quiet {
     let limit = Duration::from_secs(2);
     let mut quiet = Quiet::default();
-    let all = 0..rig.replicas.len();
-    let ready = futures::future::join_all(all.clone().map(|index| rig.is_ready(index))).await;
-    let statuses = futures::future::join_all(all.map(|index| rig.status(index, limit))).await;
-    for ((id, ready), status) in (1..).zip(ready).zip(statuses) {
-        quiet.ready.insert(id, ready);
-        quiet.applied.insert(id, status.map(|status| status.applied));
+    let all = rig.places();
+    let ids: Vec<u64> = all.iter().filter_map(|place| rig.seats.get(*place)?.id()).collect();
+    let ready = all.iter().map(|index| rig.is_ready(*index));
+    let ready = futures::future::join_all(ready).await;
+    let statuses = all.iter().map(|index| rig.status(*index, limit));
+    let statuses = futures::future::join_all(statuses).await;
+    for ((id, ready), status) in ids.iter().zip(ready).zip(statuses) {
+        quiet.ready.insert(*id, ready);
+        quiet.applied.insert(*id, status.as_ref().map(|status| status.applied));
+        quiet.voters.insert(*id, status.map(|status| status.voters).unwrap_or_default());
     }
+    quiet.seated = ids;
+    quiet.seated.sort_unstable();
     if with_instances {
         quiet.wanted = INSTANCES;
         let request = Request::get(format!("{BASE}/workloads/{WORKLOAD}"));

@@ -10,14 +10,18 @@ use std::{
 };
 
 use crate::{
+    books::{self, BookSeen},
     clock::{self, Clock},
     history::{Exit, InstanceSeen, LeaderSeen, ProcessSeen},
+    http::BASE,
     proc,
     rig::Rig,
 };
 
 const LEADERS_EVERY_MS: u64 = 100;
 const PROCESSES_EVERY_MS: u64 = 50;
+const HELD_EVERY_MS: u64 = 500;
+const HELD_LIMIT: Duration = Duration::from_secs(5);
 const STATUS_LIMIT: Duration = Duration::from_millis(400);
 /// A process that ends again and again is started again this often.
 const RESTARTS_MAX: usize = 10;
@@ -34,7 +38,8 @@ pub(crate) async fn leaders(
 ) -> Vec<LeaderSeen> {
     let mut seen: Vec<LeaderSeen> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        if let Some(status) = rig.status(index, STATUS_LIMIT).await
+        if rig.is_in(index)
+            && let Some(status) = rig.status(index, STATUS_LIMIT).await
             && let Some(leader) = status.leader
         {
             let (at, replica, term) = (clock.micros(), status.replica, status.term);
@@ -75,11 +80,31 @@ pub(crate) async fn instances(
     }
 }
 
+/// What nodes hold, whenever that changes.
+pub(crate) async fn held(rig: Arc<Rig>, stop: Stop) -> Vec<BookSeen> {
+    let mut seen: Vec<BookSeen> = Vec::new();
+    let mut last: Vec<BookSeen> = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok(nodes) = rig.http.list(&format!("{BASE}/nodes"), HELD_LIMIT).await {
+            let now: Vec<BookSeen> = nodes.iter().flat_map(books::held).collect();
+            if now != last {
+                seen.extend(now.iter().cloned());
+                last = now;
+            }
+        }
+        clock::sleep_ms(HELD_EVERY_MS).await;
+    }
+    seen
+}
+
 /// Replicas and agents that end by themselves. They are started again, so that the run goes on.
 pub(crate) async fn exits(rig: Arc<Rig>, clock: Clock, stop: Stop) -> Vec<Exit> {
     let mut seen = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         for member in rig.replicas.iter().chain(&rig.agents) {
+            if member.is_tended() {
+                continue;
+            }
             let Some(status) = member.ended() else { continue };
             let (process, log) = (member.name.clone(), member.log_tail());
             seen.push(Exit { at: clock.micros(), process, status: status.to_string(), log });

@@ -41,6 +41,14 @@ pub(crate) fn missing(quiet: &Quiet) -> Vec<String> {
             .collect();
         missing.push(format!("the replicas are not at one index ({})", all.join(", ")));
     }
+    for (replica, voters) in &quiet.voters {
+        if *voters != quiet.seated {
+            missing.push(format!(
+                "replica {replica} takes {voters:?} for the voters, and they should be {:?}",
+                quiet.seated
+            ));
+        }
+    }
     if quiet.healthy != quiet.wanted {
         missing.push(format!("{} of {} instances are healthy", quiet.healthy, quiet.wanted));
     }
@@ -61,6 +69,8 @@ mod tests {
             applied: [(1, Some(9)), (2, Some(9))].into(),
             wanted: 3,
             healthy: 3,
+            seated: vec![1, 2],
+            voters: [(1, vec![1, 2]), (2, vec![1, 2])].into(),
             removed: Some(true),
         }
     }
@@ -85,6 +95,14 @@ mod tests {
         assert_eq!(violations(Quiet { applied, ..good() }), 1);
         let applied = [(1, Some(9)), (2, None)].into();
         assert_eq!(violations(Quiet { applied, ..good() }), 1);
+    }
+
+    #[test]
+    fn a_member_too_many_or_too_few_is_found() {
+        let voters = [(1, vec![1, 2]), (2, vec![1, 2, 3])].into();
+        assert_eq!(violations(Quiet { voters, ..good() }), 1);
+        let voters = [(1, vec![1]), (2, vec![1])].into();
+        assert_eq!(violations(Quiet { voters, ..good() }), 1);
     }
 
     #[test]

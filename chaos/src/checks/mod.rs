@@ -6,7 +6,11 @@ use serde_json::Value;
 
 use crate::history::History;
 
+mod capacity;
 pub(crate) mod convergence;
+mod copies;
+mod damage;
+mod events;
 mod exits;
 mod instances;
 mod leaders;
@@ -64,7 +68,7 @@ impl Check {
 }
 
 /// All checks, in the order in which they are reported.
-pub const ALL: [Check; 7] = [
+pub const ALL: [Check; 11] = [
     Check {
         id: linear::ID,
         claim: "each key's reads, writes and compare-and-swaps have an order that explains them all",
@@ -85,8 +89,28 @@ pub const ALL: [Check; 7] = [
         claim: "killing agents or the whole control plane stops no running instance",
         judge: instances::judge,
     },
+    Check {
+        id: capacity::ID,
+        claim: "nodes never hold more than they have; their books equal their instances",
+        judge: capacity::judge,
+    },
+    Check {
+        id: events::ID,
+        claim: "events come in commit order with no gap; the audit chain verifies",
+        judge: events::judge,
+    },
+    Check {
+        id: copies::ID,
+        claim: "replicas at one applied index serve the same records",
+        judge: copies::judge,
+    },
     Check { id: leaders::ID, claim: "at most one leader for each term", judge: leaders::judge },
     Check { id: exits::ID, claim: "no replica and no agent ends by itself", judge: exits::judge },
+    Check {
+        id: damage::ID,
+        claim: "a replica with a damaged file recovers, or refuses by name and comes back by a repair",
+        judge: damage::judge,
+    },
     Check {
         id: convergence::ID,
         claim: "when the faults are over, everything converges: replicas, instances, and their removal",

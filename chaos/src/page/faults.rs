@@ -50,7 +50,8 @@ fn one(out: &mut String, axis: &Axis<'_>, y: f64, fault: &Injected) {
     }
     let ended = axis.x(fault.ended_ms.max(fault.began_ms));
     let title = format!(
-        "{name}: {} to {} ms{}",
+        "{name}{}: {} to {} ms{}",
+        if fault.note.is_empty() { String::new() } else { format!(" ({})", fault.note) },
         fault.began_ms,
         fault.ended_ms,
         fault.ready_ms.map_or(", not ready again".into(), |ready| format!(", ready at {ready} ms"))
@@ -98,7 +99,7 @@ pub(super) fn table(out: &mut String, faults: &[Injected]) {
         out,
         "<section><h2>Faults</h2>\n<details><summary>{} faults</summary>\n<div class=\"wide\"><table>\n\
          <tr><th>fault</th><th>hit</th><th class=\"n\">began</th><th class=\"n\">ended</th>\
-         <th class=\"n\">ready again</th><th>problem</th></tr>\n",
+         <th class=\"n\">ready again</th><th>what</th></tr>\n",
         faults.len()
     );
     for fault in faults {
@@ -111,7 +112,7 @@ pub(super) fn table(out: &mut String, faults: &[Injected]) {
             text(&fault.hit.join(", ")),
             fault.began_ms,
             fault.ended_ms,
-            text(fault.error.as_deref().unwrap_or_default()),
+            text(fault.error.as_deref().unwrap_or(&fault.note)),
         );
     }
     out.push_str("</table></div></details></section>\n");

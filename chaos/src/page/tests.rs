@@ -20,17 +20,26 @@ fn options() -> Options {
         faults: vec![Fault::Kill, Fault::KillAgent],
         checks: checks::ALL.into_iter().filter(|check| check.id == "L1").collect(),
         bin: None,
+        bin_next: None,
         keep: false,
     }
 }
 
 fn fault() -> Injected {
     Injected {
-        planned: Planned { at_ms: 900, fault: Fault::Kill, target: Target::Leader, lasts_ms: 500 },
+        planned: Planned {
+            at_ms: 900,
+            fault: Fault::Kill,
+            target: Target::Leader,
+            lasts_ms: 500,
+            pick: 0,
+        },
         hit: vec!["replica 2".into()],
         began_ms: 1000,
         ended_ms: 1500,
         ready_ms: Some(2300),
+        note: String::new(),
+        damage: None,
         error: None,
     }
 }
@@ -54,6 +63,56 @@ fn page() -> String {
     let options = options();
     let setup = Setup { product: "palisade 9.9".into(), options: &options };
     render(&Report::new(&setup, &history, vec![fault()]), &history)
+}
+
+/// Violations of all kinds over a busy minute. `PALISADE_PAGE=FILE` writes it, to be looked at.
+#[test]
+fn a_page_with_many_violations_shows_each() {
+    let mut history = History::default();
+    for number in 0..600_u64 {
+        let key = format!("hot-{}", number % 3);
+        let action = match number % 4 {
+            0 => Action::Read { key },
+            1 => Action::Add { name: format!("row-{number}") },
+            _ => Action::Write { key, value: number },
+        };
+        let read = matches!(action, Action::Read { .. }).then_some(number.saturating_sub(2));
+        history.operations.push(Operation {
+            client: u32::try_from(number % 4).unwrap(),
+            ..operation(number * 100_000, action, read)
+        });
+    }
+    let said = "log file /a/very/long/path/that/has/no/place/to/be/broken/00000001.seg is damaged";
+    for number in 0..3 {
+        history.exits.push(crate::history::Exit {
+            at: number,
+            process: "replica 1".into(),
+            status: "exit status: 1".into(),
+            log: vec![said.repeat(3)],
+        });
+        history.leaders.push(LeaderSeen { at: number, replica: 1, term: 4, leader: number + 1 });
+    }
+    let mut faults = Vec::new();
+    for number in 0..60_u64 {
+        let began_ms = number * 1000;
+        let hit = vec![format!("replica {}", number % 4 + 1)];
+        let note = "alone: 1-2 1-3 a1-1".to_owned();
+        let chosen = Fault::ALL[usize::try_from(number).unwrap() % Fault::ALL.len()];
+        let planned = Planned { fault: chosen, ..fault().planned };
+        let (ended_ms, ready_ms) = (began_ms + 700, Some(began_ms + 900));
+        faults.push(Injected { planned, hit, began_ms, ended_ms, ready_ms, note, ..fault() });
+    }
+    let options = Options { checks: checks::ALL.to_vec(), ..options() };
+    let setup = Setup { product: "palisade 9.9".into(), options: &options };
+    let report = Report::new(&setup, &history, faults);
+    assert!(report.violations.len() > 4, "{}", report.violations.len());
+    let page = render(&report, &history);
+    for violation in report.violations.iter().take(VIOLATIONS_MAX) {
+        assert!(page.contains(&text(&violation.message)));
+    }
+    if let Some(path) = std::env::var_os("PALISADE_PAGE") {
+        std::fs::write(path, page).unwrap();
+    }
 }
 
 #[test]

@@ -79,12 +79,48 @@ pub(crate) fn words(words: &[&dyn AsRef<std::ffi::OsStr>]) -> Vec<OsString> {
 
 /// `palisade init`: makes `dir/replica-N` for each.
 pub(crate) fn init(dir: &Path, ports: &[Ports]) -> Vec<OsString> {
+    init_at(dir, std::net::Ipv4Addr::LOCALHOST.into(), ports)
+}
+
+/// The same, for replicas that are looked for at `host`.
+pub(crate) fn init_at(dir: &Path, host: std::net::IpAddr, ports: &[Ports]) -> Vec<OsString> {
     let mut args = words(&[&"init", &"--dir", &dir]);
     for (index, Ports { peer, api }) in ports.iter().enumerate() {
         args.push("--replica".into());
-        args.push(format!("{}=127.0.0.1:{peer},{api}", index + 1).into());
+        args.push(format!("{}={host}:{peer},{api}", index + 1).into());
     }
     args
+}
+
+/// `palisade cluster join`: makes the directory of one more replica, or of one in another's place.
+pub(crate) fn join_replica(
+    dir: &Path,
+    advertise: &str,
+    listen: &str,
+    replace: Option<u64>,
+) -> Vec<OsString> {
+    let mut args = words(&[
+        &"cluster",
+        &"join",
+        &dir,
+        &"--advertise",
+        &advertise,
+        &"--listen",
+        &listen,
+        &"-o",
+        &"json",
+        &"--timeout",
+        &"10s",
+    ]);
+    if let Some(id) = replace {
+        args.extend(words(&[&"--replace", &id.to_string()]));
+    }
+    args
+}
+
+/// `palisade cluster repair --yes`.
+pub(crate) fn repair(dir: &Path) -> Vec<OsString> {
+    words(&[&"cluster", &"repair", &dir, &"--yes", &"-o", &"json", &"--timeout", &"10s"])
 }
 
 /// `palisade serve`.

@@ -33,15 +33,84 @@ pub(crate) fn start_no_more() {
 pub(crate) struct Member {
     /// For people: `replica 1`, `agent 2`.
     pub(crate) name: String,
-    program: PathBuf,
-    args: Vec<OsString>,
+    launch: Mutex<Launch>,
     log: PathBuf,
     child: Mutex<Option<Child>>,
+    /// A fault looks after its end by itself.
+    tended: AtomicBool,
+}
+
+/// How a member is started.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Launch {
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<OsString>,
+    /// The command by which it is brought into its own network, if it has one.
+    pub(crate) within: Vec<OsString>,
+    /// More of its environment.
+    pub(crate) env: Vec<(OsString, OsString)>,
+}
+
+impl Launch {
+    fn command(&self) -> Command {
+        let mut words = self.within.iter();
+        let Some(first) = words.next() else {
+            let mut command = Command::new(&self.program);
+            command.args(&self.args);
+            return command;
+        };
+        let mut command = Command::new(first);
+        command.args(words).arg(&self.program).args(&self.args);
+        command
+    }
 }
 
 impl Member {
     pub(crate) fn new(name: String, program: &Path, args: Vec<OsString>, log: PathBuf) -> Self {
-        Self { name, program: program.to_owned(), args, log, child: Mutex::new(None) }
+        let launch = Launch { program: program.to_owned(), args, ..Launch::default() };
+        Self::launched(name, launch, log)
+    }
+
+    pub(crate) fn launched(name: String, launch: Launch, log: PathBuf) -> Self {
+        Self {
+            name,
+            launch: Mutex::new(launch),
+            log,
+            child: Mutex::new(None),
+            tended: AtomicBool::new(false),
+        }
+    }
+
+    /// Changes how it is started the next time.
+    pub(crate) fn relaunch(&self, change: impl FnOnce(&mut Launch)) {
+        change(&mut self.launch.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn launch(&self) -> Launch {
+        self.launch.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on its end is looked after, or no more.
+    pub(crate) fn tend(&self, tended: bool) {
+        self.tended.store(tended, Ordering::SeqCst);
+    }
+
+    /// Whether somebody looks after its end.
+    pub(crate) fn is_tended(&self) -> bool {
+        self.tended.load(Ordering::SeqCst)
+    }
+
+    /// How many bytes it has written.
+    pub(crate) fn log_length(&self) -> u64 {
+        std::fs::metadata(&self.log).map_or(0, |about| about.len())
+    }
+
+    /// What it wrote since then.
+    pub(crate) fn log_since(&self, length: u64) -> Vec<String> {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let begin = usize::try_from(length).unwrap_or(0).min(text.len());
+        let text = String::from_utf8_lossy(text.get(begin..).unwrap_or_default()).into_owned();
+        text.lines().map(str::to_owned).collect()
     }
 
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
@@ -58,16 +127,18 @@ impl Member {
             bail!("the rig is ending");
         }
         let log = append(&self.log)?;
-        let started = Command::new(&self.program)
-            .args(&self.args)
-            .env("PATH", path_with(&self.program))
+        let launch = self.launch();
+        let started = launch
+            .command()
+            .env("PATH", path_with(&launch.program))
+            .envs(launch.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot use the log")?)
             .stderr(log)
             // Ctrl-C is for the rig alone, which then ends them in order.
             .process_group(0)
             .spawn()
-            .with_context(|| format!("cannot start {}", self.program.display()))?;
+            .with_context(|| format!("cannot start {}", launch.program.display()))?;
         *child = Some(started);
         Ok(())
     }
@@ -103,6 +174,11 @@ impl Member {
     /// SIGCONT.
     pub(crate) fn resume(&self) -> Result<u32> {
         self.signal(Signal::CONT)
+    }
+
+    /// SIGTERM. Answers its number.
+    pub(crate) fn terminate(&self) -> Result<u32> {
+        self.signal(Signal::TERM)
     }
 
     /// Whether it ended although nobody ended it.

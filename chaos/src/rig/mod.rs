@@ -6,10 +6,16 @@
 //!   tree below it.
 #![allow(clippy::disallowed_methods, reason = "the rig drives real processes in real time")]
 
+mod books;
 mod commands;
 mod member;
 mod ports;
+mod seat;
+mod spaces;
 mod status;
+mod tool;
+mod volume;
+mod wired;
 mod workload;
 
 use std::{
@@ -25,19 +31,28 @@ use serde_json::Value;
 
 use crate::{
     clock,
+    enclosure::{self, Means},
     http::{Access, BASE, Http, Request, Tried},
+    net::{BySocket, Host, Net},
     proc,
 };
 
-pub(crate) use commands::{Binary, Ports, init, serve, words};
-pub(crate) use member::{Member, start_no_more};
+pub(crate) use commands::{Binary, Ports, init, join_replica, repair, serve, words};
+pub(crate) use member::{Launch, Member, start_no_more};
 pub(crate) use ports::free as free_ports;
-pub(crate) use status::{Status, ask as ask_status};
+pub(crate) use seat::{Address, Furnished, Seat};
+pub(crate) use spaces::{deliver_packets, drop_packets};
+pub(crate) use status::{Status, ask as ask_status, voters};
+pub(crate) use volume::Volume;
 pub(crate) use workload::{Instance, hello, register, register_value, register_version};
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);
 const INSTANCE_PORTS: u16 = 40;
+/// Directories of ours begin with it.
+const PREFIX: &str = "palisade-chaos-";
+/// Names the process to which a directory belongs, until it is to be kept.
+const OWNER: &str = "owner";
 
 /// How a cluster is to be.
 #[derive(Clone, Debug)]
@@ -61,12 +76,34 @@ impl Folder {
     /// A new one in a directory, or in the system's temporary one.
     pub(crate) fn new_in(parent: Option<&Path>) -> Result<Self> {
         let mut builder = tempfile::Builder::new();
-        builder.prefix("palisade-chaos-");
+        builder.prefix(PREFIX);
         let dir = match parent {
             Some(parent) => builder.tempdir_in(parent),
             None => builder.tempdir(),
         };
-        Ok(Self { path: dir.context("cannot make a temporary directory")?.keep(), kept: false })
+        let path = dir.context("cannot make a temporary directory")?.keep();
+        if let Some((pid, ticks)) = enclosure::owner() {
+            std::fs::write(path.join(OWNER), format!("{pid} {ticks}")).context("cannot write")?;
+        }
+        Ok(Self { path, kept: false })
+    }
+
+    /// Removes what runs that were killed left behind. Only a directory that names its process is
+    /// looked at, and that process must be gone.
+    pub(crate) fn sweep() {
+        let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            if !name.to_str().is_some_and(|name| name.starts_with(PREFIX)) {
+                continue;
+            }
+            let Ok(text) = std::fs::read_to_string(entry.path().join(OWNER)) else { continue };
+            let Some((pid, ticks)) = text.split_once(' ') else { continue };
+            let (Ok(pid), Ok(start_ticks)) = (pid.parse(), ticks.parse()) else { continue };
+            if !proc::runs(crate::history::ProcessSeen { pid, start_ticks }) {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -76,6 +113,7 @@ impl Folder {
     /// It stays.
     pub(crate) fn keep(&mut self) {
         self.kept = true;
+        let _ = std::fs::remove_file(self.path.join(OWNER));
     }
 }
 
@@ -83,20 +121,36 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // What still writes into it would bring it back.
         end_descendants();
+        // A mount in it would keep it; those that are not ours are none.
+        unmount_below(&self.path.join("volumes"), self.kept);
         if !self.kept {
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
 }
 
+/// What a rig has that is wired for faults.
+pub(crate) struct Wires {
+    pub(crate) net: Arc<Net>,
+    who: Arc<BySocket>,
+    pub(crate) means: Means,
+}
+
 /// See the module documentation. Ends everything when it is dropped.
 pub(crate) struct Rig {
     pub(crate) binary: Binary,
     pub(crate) dir: PathBuf,
+    pub(crate) seats: Vec<Seat>,
+    /// The processes of the seats.
     pub(crate) replicas: Vec<Arc<Member>>,
     pub(crate) agents: Vec<Arc<Member>>,
     pub(crate) access: Arc<Access>,
     pub(crate) http: Http,
+    pub(crate) wires: Option<Wires>,
+    /// Held while the data of a replica is gone and nobody has taken its place: one at a time.
+    pub(crate) loss: tokio::sync::Mutex<()>,
+    /// Faults share it; whoever waits for a new voter in vain takes it for itself.
+    pub(crate) calm: tokio::sync::RwLock<()>,
 }
 
 impl Rig {
@@ -108,35 +162,65 @@ impl Rig {
             .chunks_exact(2)
             .map(|pair| commands::Ports { peer: pair[0], api: pair[1] })
             .collect();
-        let (cluster, logs) = (dir.join("cluster"), dir.join("logs"));
+        let cluster = dir.join("cluster");
+        let logs = dir.join("logs");
         std::fs::create_dir_all(&logs).context("cannot make the logs' directory")?;
         let context_file = dir.join("contexts.toml");
         binary.run(&context_file, &commands::init(&cluster, &ports)).await?;
         let access = Arc::new(access_of(&context_file)?);
-        let replicas = (1..=options.replicas)
-            .map(|id| {
-                Arc::new(Member::new(
-                    format!("replica {id}"),
-                    binary.path(),
-                    commands::serve(&cluster.join(format!("replica-{id}"))),
-                    logs.join(format!("replica-{id}.log")),
-                ))
-            })
-            .collect();
+        let seats = ports.iter().enumerate().map(|(place, ports)| {
+            let address = Address::local(*ports);
+            let furnished = Furnished {
+                dir: cluster.join(format!("replica-{}", place + 1)),
+                advertise: address,
+                listen: address,
+                volume: None,
+                within: vec![],
+            };
+            Seat::new(place, place as u64 + 1, binary, &logs, furnished)
+        });
         let http = Http::new(access.clone())?;
-        let rig = Self {
+        let rig = Self::of(binary, dir, seats.collect(), access, http);
+        rig.start_all()?;
+        rig.until_ready(READY_LIMIT).await?;
+        Ok(rig)
+    }
+
+    fn of(binary: &Binary, dir: &Path, seats: Vec<Seat>, access: Arc<Access>, http: Http) -> Self {
+        Self {
             binary: binary.clone(),
             dir: dir.to_owned(),
-            replicas,
+            replicas: seats.iter().map(|seat| seat.member.clone()).collect(),
+            seats,
             agents: Vec::new(),
             access,
             http,
-        };
-        for replica in &rig.replicas {
-            replica.start()?;
+            wires: None,
+            loss: tokio::sync::Mutex::default(),
+            calm: tokio::sync::RwLock::default(),
         }
-        rig.until_ready(READY_LIMIT).await?;
-        Ok(rig)
+    }
+
+    fn start_all(&self) -> Result<()> {
+        self.seats
+            .iter()
+            .filter(|seat| seat.id().is_some())
+            .try_for_each(|seat| seat.member.start())
+    }
+
+    /// Whether a replica sits at this place.
+    pub(crate) fn is_in(&self, place: usize) -> bool {
+        self.seats.get(place).is_some_and(|seat| seat.id().is_some())
+    }
+
+    /// The places at which replicas sit.
+    pub(crate) fn places(&self) -> Vec<usize> {
+        (0..self.seats.len()).filter(|place| self.is_in(*place)).collect()
+    }
+
+    /// The context file of the cluster's admin.
+    pub(crate) fn context_file(&self) -> PathBuf {
+        self.dir.join("contexts.toml")
     }
 
     /// Makes that many nodes join, starts their agents and waits until they are ready.
@@ -153,7 +237,9 @@ impl Rig {
             .access
             .addresses
             .iter()
-            .map(|address| address.trim_start_matches("https://").to_owned())
+            .enumerate()
+            .filter(|(place, _)| self.is_in(*place))
+            .map(|(_, address)| address.trim_start_matches("https://").to_owned())
             .collect();
         for (index, ports) in ports::ranges(count, INSTANCE_PORTS)?.into_iter().enumerate() {
             let number = index + 1;
@@ -168,16 +254,29 @@ impl Rig {
                 ports,
             };
             self.binary.run(&context_file, &commands::join(&joining)).await?;
-            let agent = Arc::new(Member::new(
-                format!("agent {number}"),
-                self.binary.path(),
-                commands::run_agent(&dir),
-                self.dir.join(format!("logs/agent-{number}.log")),
-            ));
+            let agent = self.agent(index, &dir);
             agent.start()?;
             self.agents.push(agent);
         }
         self.until_nodes_ready(count, READY_LIMIT).await
+    }
+
+    fn agent(&self, index: usize, dir: &Path) -> Arc<Member> {
+        let number = index + 1;
+        let spaced = self.wires.as_ref().is_some_and(|wires| wires.means.spaces.is_ok());
+        let launch = Launch {
+            program: self.binary.path().to_owned(),
+            args: commands::run_agent(dir),
+            within: if spaced { spaces::within(Host::Agent(index)) } else { vec![] },
+            env: vec![],
+        };
+        let log = self.dir.join(format!("logs/agent-{number}.log"));
+        let agent = Arc::new(Member::launched(format!("agent {number}"), launch, log));
+        if let Some(wires) = &self.wires {
+            let member = agent.clone();
+            wires.who.add(Host::Agent(index), move || member.pid());
+        }
+        agent
     }
 
     async fn until_nodes_ready(&self, count: usize, limit: Duration) -> Result<()> {
@@ -202,6 +301,9 @@ impl Rig {
     pub(crate) async fn until_ready(&self, limit: Duration) -> Result<()> {
         for (index, replica) in self.replicas.iter().enumerate() {
             let ready = clock::poll(limit, PAUSE, || async {
+                if !self.is_in(index) {
+                    return Some(true);
+                }
                 let gone = replica.is_over();
                 (gone || self.is_ready(index).await).then_some(!gone)
             })
@@ -230,14 +332,15 @@ impl Rig {
     /// The place of the replica that leads, as most of them say.
     pub(crate) async fn leader(&self) -> Option<usize> {
         let limit = Duration::from_millis(500);
-        let asked = (0..self.replicas.len()).map(|index| self.status(index, limit));
+        let asked = self.places().into_iter().map(|index| self.status(index, limit));
         let newest = futures::future::join_all(asked)
             .await
             .into_iter()
             .flatten()
             .filter(|status| status.leader.is_some())
             .max_by_key(|status| status.term)?;
-        usize::try_from(newest.leader?).ok()?.checked_sub(1)
+        let leads = |seat: &Seat| seat.id().is_some() && seat.id() == newest.leader;
+        self.seats.iter().position(leads)
     }
 
     /// Puts a workload there.
@@ -337,6 +440,19 @@ pub(crate) fn end_descendants() {
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Takes down what is mounted below `dir`; what is to be kept is copied out of the mounts before.
+fn unmount_below(dir: &Path, keep: bool) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let mount = entry.path().join("mount");
+        if keep {
+            let copied = entry.path().join("content");
+            let _ = std::process::Command::new("cp").arg("-a").arg(&mount).arg(copied).status();
+        }
+        let _ = std::process::Command::new("umount").arg("-l").arg(&mount).status();
+        let _ = std::fs::remove_file(entry.path().join("image"));
     }
 }
 

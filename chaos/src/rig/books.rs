@@ -1,0 +1,96 @@
+//! Reads the books of a cluster that has come to rest.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::Rig;
+use crate::{
+    books::{self, Books, Copy, PlacesSeen},
+    http::{BASE, Request, Tried},
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+/// Heartbeats and sessions are written too: so often copies are read until nothing was in between.
+const TRIES: usize = 20;
+const LISTS: [&str; 5] = ["workloads", "instances", "nodes", "join-tokens", "api-tokens"];
+
+impl Rig {
+    /// Reads everything.
+    pub(crate) async fn books(&self) -> Result<Books> {
+        let list = async |path: &str| self.http.list(&format!("{BASE}/{path}"), LIMIT).await;
+        let mut found = Books {
+            events: list("events?from=1").await?.iter().filter_map(books::event).collect(),
+            audit: list("audit?from=1").await?.iter().filter_map(books::audit).collect(),
+            ..Books::default()
+        };
+        let verified = Request::get(format!("{BASE}/audit/verify"));
+        let verified = self.http.ask(&verified, LIMIT).await?;
+        found.audit_verifies = verified.body.get("ok").and_then(Value::as_bool);
+        let (nodes, instances) = (list("nodes").await?, list("instances").await?);
+        for node in &nodes {
+            found.held.extend(books::held(node));
+            let text = |value: &Value, name: &str| value.get(name)?.as_str().map(str::to_owned);
+            let (name, id) = (text(node, "name").unwrap_or_default(), text(node, "id"));
+            let is_here = |instance: &&Value| {
+                let at = instance.pointer("/status/node").or_else(|| instance.get("node"));
+                let at = at.and_then(Value::as_str);
+                at.is_some() && (at == id.as_deref() || at == Some(name.as_str()))
+            };
+            found.places.push(PlacesSeen {
+                allocations: node.get("allocations").and_then(Value::as_u64).unwrap_or(0),
+                instances: instances.iter().filter(is_here).count() as u64,
+                node: name,
+            });
+        }
+        self.copies(&mut found).await;
+        Ok(found)
+    }
+
+    /// Each replica's own copy, at one index. What is left out could not be read at one index.
+    async fn copies(&self, found: &mut Books) {
+        for _ in 0..TRIES {
+            found.copies.clear();
+            let mut first = None;
+            for place in self.places() {
+                let Some(copy) = self.copy(place).await else { break };
+                let id = self.seats.get(place).and_then(super::Seat::id).unwrap_or(0);
+                let at = *first.get_or_insert(copy.applied);
+                if copy.applied != at {
+                    break;
+                }
+                found.copies.insert(id, copy);
+            }
+            if found.copies.len() == self.places().len() {
+                return;
+            }
+            crate::clock::sleep_ms(100).await;
+        }
+        found.copies.clear();
+    }
+
+    /// What one replica serves from its own copy; none: it applied something in between.
+    async fn copy(&self, place: usize) -> Option<Copy> {
+        let before = self.status(place, LIMIT).await?.applied;
+        let mut copy = Copy { applied: before, ..Copy::default() };
+        for list in LISTS {
+            let mut records = Vec::new();
+            let mut cursor = String::new();
+            loop {
+                let path = format!("{BASE}/{list}?consistency=local&limit=5000{cursor}");
+                let Tried::Done(answer) = self.http.once(place, &Request::get(path), LIMIT).await
+                else {
+                    return None;
+                };
+                records.extend(answer.body.get("items")?.as_array()?.iter().cloned());
+                match answer.body.get("nextCursor").and_then(Value::as_str) {
+                    Some(next) if !next.is_empty() => cursor = format!("&cursor={next}"),
+                    _ => break,
+                }
+            }
+            copy.lists.insert(list.to_owned(), books::hash(&records));
+        }
+        (self.status(place, LIMIT).await?.applied == before).then_some(copy)
+    }
+}
