@@ -191,7 +191,7 @@ fn commands_of(
                 worker: worker.to_string(),
                 incarnation: *incarnation,
                 role: role_of(*role).into(),
-                singletons: vec!["one".into()],
+                singletons: vec![format!("one-{}", u8::from(*role))],
                 draining: *draining,
                 sharded: *sharded,
             })
