@@ -144,11 +144,8 @@ impl Exile {
     pub(crate) fn note(&self, error: &PeerError) {
         match error {
             PeerError::Removed(why) => self.begin(why),
-            PeerError::Lost { floor, .. } => {
-                if self.check(*floor).is_ok() {
-                    let floor = *floor;
-                    tracing::debug!(floor, "a peer judged by what this log was, not by what it is");
-                }
+            PeerError::Lost { floor, .. } if self.check(*floor).is_ok() => {
+                tracing::debug!(floor, "a peer judged by what this log was, not by what it is");
             }
             _ => {}
         }

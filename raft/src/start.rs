@@ -116,12 +116,8 @@ impl<R: AsyncRuntime> Replica<R> {
         let ReplicaOptions { dir, disk, identity, wires, tuning, rt, neighbours } = options;
         let identity = Arc::new(identity);
         let marks = disk.real.then(|| dir.clone());
-        let exile = Arc::new(Exile::new(
-            identity.clone(),
-            recovery.fault.clone(),
-            marks,
-            recovery.log.clone(),
-        ));
+        let (fault, log) = (recovery.fault.clone(), recovery.log.clone());
+        let exile = Arc::new(Exile::new(identity.clone(), fault, marks, log));
         let connected = connect(&rt, &identity, wires, &exile).await?;
         let me = identity.replica.0;
         let metrics = Arc::new(Metrics::default());
