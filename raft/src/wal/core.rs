@@ -18,6 +18,7 @@ use super::space::{Ahead, Gauge, Order, Space};
 use super::types::{EntryRecord, Identity, Options, Record, Recovered, State};
 use super::witness::{Mark, Witness};
 use crate::disk::{File, Files};
+use crate::fault::chain;
 
 /// A replica's log on disk.
 ///
@@ -183,7 +184,7 @@ impl Wal {
             && !error.is_refusal()
             && self.failed.is_none()
         {
-            self.failed = Some(error.to_string());
+            self.failed = Some(chain(error));
         }
         result
     }
@@ -207,7 +208,7 @@ impl Wal {
         match encoded {
             // Part of it is in the stream already: too late to refuse only this.
             Err(error) if error.is_refusal() => {
-                self.failed.get_or_insert(error.to_string());
+                self.failed.get_or_insert(chain(&error));
                 Err(error)
             }
             other => self.settled(other),

@@ -27,6 +27,7 @@ use super::error::WalError;
 use super::record;
 use super::space::Space;
 use super::types::Record;
+use crate::fault::chain;
 
 /// Called once with the outcome of an append, from the log's thread; it must not block.
 pub type Done = Box<dyn FnOnce(Result<(), WalError>) + Send>;
@@ -337,7 +338,7 @@ impl Driver {
         let Some(failure) = failure else { return };
         let mut queue = self.shared.queue();
         if queue.failure.is_none() {
-            tracing::error!(error = %failure, "the log has stopped");
+            tracing::error!(error = chain(failure), "the log has stopped");
             queue.failure = Some(failure.clone());
         }
     }

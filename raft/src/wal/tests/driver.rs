@@ -101,6 +101,23 @@ fn a_failed_sync_fails_its_callbacks_and_all_later_ones() {
 }
 
 #[test]
+fn what_fails_while_nothing_waits_is_named_with_its_cause_to_whoever_comes_next() {
+    let files = MemFiles::new();
+    let (handle, mut driver) = driver(&files, small());
+    let log = Log::default();
+    handle.append(vec![entries(1, 0..1)], true, note(&log, 0));
+    driver.step();
+    files.fail_sync_in(0);
+    driver.settle();
+    handle.append(vec![vote(2, 1)], true, note(&log, 1));
+    driver.step();
+    let log = log.lock().unwrap();
+    let told = log[1].1.as_ref().unwrap_err();
+    assert!(told.contains("cannot sync") && told.contains("/tail"), "which file: {told}");
+    assert!(told.contains("os error 5"), "and why: {told}");
+}
+
+#[test]
 fn a_failed_rotation_is_reported_as_what_failed() {
     let files = MemFiles::new();
     let (handle, mut driver) = driver(&files, small());
