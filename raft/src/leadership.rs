@@ -42,6 +42,16 @@ pub(crate) struct Leadership {
     changed: Notify,
 }
 
+/// A leader and its own term. What is shown as the vote is durable, and the leader need not be yet: while its vote is on
+/// the way to the disk, or cannot get there, it is another's. `whole` is what belongs together, and can be older.
+fn pair(vote: (u64, u64), leader: Option<u64>, whole: (u64, Option<u64>)) -> (u64, Option<u64>) {
+    if whole.1 == leader {
+        (whole.0, leader)
+    } else {
+        (vote.0, leader.filter(|leader| *leader == vote.1))
+    }
+}
+
 impl Leadership {
     fn held(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
@@ -88,16 +98,19 @@ impl Leadership {
 
     /// Takes over what `raft` shows; true when the leader is another one.
     fn refresh<R: AsyncRuntime>(&self, raft: &Raft<R>, now: Duration) -> bool {
-        let shown = {
-            let metrics = raft.server_metrics();
-            let shown = metrics.borrow_watched();
-            Seen {
-                term: shown.vote.leader_id.term,
-                leader: shown.current_leader,
-                since: now,
-                membership: shown.membership_config.clone(),
-            }
+        let (vote, leader, membership) = {
+            let server = raft.server_metrics();
+            let shown = server.borrow_watched();
+            let vote = (shown.vote.leader_id.term, shown.vote.leader_id.voted_for);
+            (vote, shown.current_leader, shown.membership_config.clone())
         };
+        let whole = {
+            let metrics = raft.metrics();
+            let shown = metrics.borrow_watched();
+            (shown.current_term, shown.current_leader)
+        };
+        let (term, leader) = pair(vote, leader, whole);
+        let shown = Seen { term, leader, since: now, membership };
         self.take(shown)
     }
 
@@ -165,6 +178,17 @@ impl<R: AsyncRuntime> Follower<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_leader_is_never_shown_with_the_term_of_another() {
+        // Its own vote is durable, or is all that is known.
+        assert_eq!(pair((2, 1), Some(1), (2, Some(1))), (2, Some(1)));
+        assert_eq!(pair((2, 1), Some(1), (1, Some(3))), (2, Some(1)));
+        // It leads term 3, and the vote for it is not durable yet.
+        assert_eq!(pair((2, 1), Some(5), (3, Some(5))), (3, Some(5)));
+        assert_eq!(pair((2, 1), Some(5), (2, Some(1))), (2, None));
+        assert_eq!(pair((2, 1), None, (3, None)), (3, None));
+    }
 
     #[test]
     fn leadership_dates_from_when_it_was_first_seen_in_its_term() {
