@@ -1,6 +1,6 @@
 //! The simulator from outside: its seeds, its words, its exit codes.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::process::{Command, Output, Stdio};
 
@@ -45,4 +45,50 @@ fn what_it_does_not_know_it_refuses_with_what_it_knows() {
     let said = String::from_utf8_lossy(&old.stderr).into_owned();
     assert_eq!(old.status.code(), Some(2));
     assert!(said.contains("simulator version 0.0.1-9, and this is"), "{said}");
+}
+
+/// What a line of the output that begins so goes on with.
+fn line<'a>(said: &'a str, begin: &str) -> &'a str {
+    said.lines()
+        .find_map(|line| line.strip_prefix(begin))
+        .unwrap_or_else(|| panic!("{begin}: {said}"))
+}
+
+#[test]
+fn the_replay_command_of_a_seed_that_failed_fails_in_the_same_way() {
+    let spoiled = sim(&["--seed", "5", "--until", "9000", "--faults", "kill,pause", "--spoil"]);
+    let said = String::from_utf8_lossy(&spoiled.stdout).into_owned();
+    assert_eq!(spoiled.status.code(), Some(1), "{said}");
+    assert!(said.contains("\n1 of "), "one fault is enough: {said}");
+    let breach = line(&said, "  L2: ");
+    let command = line(&said, "replay: palisade-chaos sim ");
+    let replayed = sim(&command.split(' ').collect::<Vec<_>>());
+    let told = String::from_utf8_lossy(&replayed.stdout).into_owned();
+    assert_eq!(replayed.status.code(), Some(1), "{told}");
+    let write = |breach: &str| breach.split(" at ").next().unwrap_or_default().to_owned();
+    assert_eq!(write(line(&told, "  L2: ")), write(breach), "{command}");
+    assert!(told.contains("the faults are over"), "it is told line by line: {told}");
+}
+
+#[test]
+fn hours_are_real_time_and_are_told_of() {
+    let args = ["--hours", "0.001", "--until", "1000", "--jobs", "1"];
+    let ran = sim(&args);
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert_eq!(ran.status.code(), Some(0), "{said}");
+    assert!(said.contains("so far 0 failed; "), "{said}");
+    assert!(said.contains(" runs, ") && said.ends_with(" seeds failed\n"), "{said}");
+    let bad = sim(&["--hours", "0"]);
+    assert_eq!(bad.status.code(), Some(2));
+}
+
+#[test]
+fn one_seed_of_many_that_fails_is_told_with_how_to_run_it_and_the_exit_code_says_so() {
+    let args = ["--seeds", "2", "--until", "5000", "--faults", "kill", "--spoil"];
+    let ran = sim(&args);
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert_eq!(ran.status.code(), Some(1), "{said}");
+    let command = line(&said, "  replay: palisade-chaos sim ");
+    assert!(command.contains("--minutes 1 --faults kill --spoil"), "{command}");
+    assert!(said.contains(" of 2 seeds failed"), "{said}");
 }

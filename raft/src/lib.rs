@@ -23,6 +23,8 @@ mod handover;
 pub mod history;
 mod identity;
 mod known;
+#[cfg(feature = "planted")]
+mod late_tick;
 mod leadership;
 mod link;
 mod log_store;

@@ -21,7 +21,9 @@ use openraft::{
     storage::{EntryResponder, RaftStateMachine},
 };
 use palisade_state::{
-    ApplyError, Machine, Outcome, Position, Retired, Rt, State, Verdict, View, command::Kind,
+    ApplyError, Machine, Outcome, Position, Retired, Rt, State, Verdict, View,
+    command::Kind,
+    planted::{self, Defect},
 };
 
 use crate::{
@@ -133,7 +135,11 @@ impl StateMachine {
             EntryPayload::Normal(payload) => {
                 let decoded = payload.take().map_err(io::Error::other)?;
                 let first = decoded.commands.first().and_then(|command| command.kind.as_ref());
-                let writes = self.feeder.wants_entries() && matches!(first, Some(Kind::Txn(_)));
+                let is_left_out =
+                    planted::is(Defect::HistoryLeftOut) && at.index.is_multiple_of(13);
+                let writes = self.feeder.wants_entries()
+                    && matches!(first, Some(Kind::Txn(_)))
+                    && !is_left_out;
                 let outcomes = self.machine.apply(at, decoded).map_err(io::Error::other)?;
                 if writes && outcomes.iter().any(was_applied) {
                     let applied = outcomes.iter().map(was_applied).collect();
@@ -153,7 +159,7 @@ impl StateMachine {
             }
         };
         self.last_applied = Some(entry.log_id);
-        self.shared.rt.trace(&[trace::APPLIED, at.index, at.term]);
+        self.shared.rt.trace(&[trace::APPLIED, at.index, at.term, self.machine.now_ms()]);
         Ok(outcomes)
     }
 

@@ -9,7 +9,7 @@ use rand::Rng as _;
 
 /// The first words of events given to [`Runtime::trace`].
 pub mod trace {
-    /// An entry was applied: its index and its term.
+    /// An entry was applied: its index, its term, and the logical milliseconds after it.
     pub const APPLIED: u64 = 1;
     /// Another leader was seen, or none: the term and who leads (0: nobody).
     pub const LEADER: u64 = 2;

@@ -15,6 +15,7 @@ use crate::{
     command::{FenceCheck, Fenced, LeaseRelease, Role, WorkerBeat},
     fence::Fence,
     limits::{HANDOFF_MS, SESSION_MS},
+    planted::{self, Defect},
     shard::{SHARDS, Shard, rendezvous_weight},
     state::{Name, Position, State},
 };
@@ -274,6 +275,8 @@ fn grant(
     };
     let fence = fence_at(state, at);
     debug_assert!(state.leases.get(name).is_none_or(|lease| fence > lease.fence), "I2");
+    let kept = state.leases.get(name).filter(|_| planted::is(Defect::FenceKept));
+    let fence = kept.map_or(fence, |lease| lease.fence);
     let lease =
         Lease { owner: to.clone(), incarnation: session.incarnation, role, fence, handoff: None };
     state.leases.insert(name.clone(), lease);

@@ -175,6 +175,12 @@ impl Machine {
         self.state.applied
     }
 
+    /// Logical time after the last entry applied, published or not.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.state.clock.now_ms
+    }
+
     /// Applies one entry and answers an outcome for each of its commands.
     ///
     /// # Errors
@@ -195,7 +201,7 @@ impl Machine {
             return Err(ApplyError::FormatRaised { index: at.index, format: raise.format });
         }
         self.begin(at)?;
-        if in_its_term {
+        if in_its_term || planted::is(Defect::DeposedTick) {
             self.state.clock.advance(entry.delta_ms, entry.wall_ms);
         }
         let before = self.marks();

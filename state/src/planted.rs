@@ -24,7 +24,7 @@ pub enum Defect {
     DoubledWrite,
     /// A finish removes work of whatever generation.
     FinishAnyGeneration,
-    /// What a deposed leader proposed by itself is applied.
+    /// A deposed leader keeps a tick until it leads again, and it is applied.
     DeposedTick,
     /// A version that was read is not compared.
     PointUnchecked,
@@ -46,11 +46,15 @@ pub enum Defect {
     AloneStops,
     /// An agent that starts does not look at what runs.
     NoAdoption,
+    /// A lease that moves keeps its fence.
+    FenceKept,
+    /// One entry of many never gets into history.
+    HistoryLeftOut,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::SnapshotWithoutLeases,
@@ -71,6 +75,8 @@ impl Defect {
         Self::ReplacedKept,
         Self::AloneStops,
         Self::NoAdoption,
+        Self::FenceKept,
+        Self::HistoryLeftOut,
     ];
 
     /// Its name.
@@ -97,6 +103,8 @@ impl Defect {
             Self::ReplacedKept => "replaced-kept",
             Self::AloneStops => "alone-stops",
             Self::NoAdoption => "no-adoption",
+            Self::FenceKept => "fence-kept",
+            Self::HistoryLeftOut => "history-left-out",
         }
     }
 }

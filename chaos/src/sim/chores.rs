@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,11 +14,15 @@ use palisade_scheduler::worker::{Options, Worker};
 use palisade_state::{Fence, Role, Rt, SharedStore, Table, Tx, TxError, View, queue::WorkRow};
 use serde::{Deserialize, Serialize};
 
-use super::{eyes::Breach, nodes::lock, world::Handle};
+use super::{
+    eyes::{Breach, Eyes},
+    leases::Acted,
+    world::Handle,
+};
 
 /// The kind of the work.
 pub(crate) const KIND: &str = "chores";
-const DONE: &str = "chore.done";
+pub(crate) const DONE: &str = "chore.done";
 
 /// How often a chore was asked for, and up to which time it was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +46,9 @@ pub(crate) fn ask(tx: &mut Tx, key: &str) -> Result<(), TxError> {
 struct Done {
     key: String,
     generation: u64,
+    lease: String,
     worker: String,
+    incarnation: u64,
     fence: (u64, u64, u64),
 }
 
@@ -68,7 +74,9 @@ impl Reconciler for Chores {
                 key: key.to_owned(),
                 generation: cx.work.generation,
                 fence: (cx.fence().epoch, cx.fence().term, cx.fence().index),
-                worker: format!("{}/{}", cx.lease.worker, cx.lease.incarnation),
+                lease: cx.lease.lease.clone(),
+                worker: cx.lease.worker.clone(),
+                incarnation: cx.lease.incarnation,
             };
             cx.finish(|tx| {
                 if let Some(mut chore) = tx.get(&CHORES, &key.to_owned())? {
@@ -76,8 +84,8 @@ impl Reconciler for Chores {
                     tx.put(&CHORES, &key.to_owned(), &chore)?;
                 }
                 let data = serde_json::json!({
-                    "key": done.key, "generation": done.generation, "worker": done.worker,
-                    "fence": done.fence,
+                    "key": done.key, "generation": done.generation, "lease": done.lease,
+                    "worker": done.worker, "incarnation": done.incarnation, "fence": done.fence,
                 });
                 tx.publish(DONE, "", format!("chore/{key}"), &data);
                 Ok(())
@@ -127,8 +135,36 @@ pub(crate) async fn work(rt: Rt, replica: Handle) {
     worker.run(Box::pin(std::future::pending())).await;
 }
 
-/// Q1: nothing is left to do, and what was asked for is done. I3: no commit is under a fence below an earlier one's. Q2: no generation of a key was done twice.
-pub(crate) fn judge(last: &View) -> Vec<Breach> {
+/// Q1: nothing is left to do, and what was asked for is done. I3: what was done was under the fence of its time. Q2: no generation of a key was done twice.
+pub(crate) fn judge(last: &View, eyes: &Eyes) -> Vec<Breach> {
+    let mut breaches = left(last);
+    let mut done: BTreeMap<(String, u64), String> = BTreeMap::new();
+    for (_, event) in last.events(1).filter(|(_, event)| event.kind.as_ref() == DONE) {
+        let Ok(by) = serde_json::from_slice::<Done>(&event.data) else { continue };
+        let (epoch, term, index) = by.fence;
+        let acted = Acted {
+            what: &format!("chore {}", by.key),
+            lease: &by.lease,
+            worker: &by.worker,
+            incarnation: by.incarnation,
+            fence: Fence { epoch, term, index },
+            index: event.revision,
+            term: eyes.term_at(event.revision),
+        };
+        breaches.extend(eyes.leases.judge(&acted));
+        let worker = format!("{}/{}", by.worker, by.incarnation);
+        let (key, generation) = (by.key.clone(), by.generation);
+        if let Some(first) = done.insert((by.key, by.generation), worker.clone()) {
+            let message = format!(
+                "generation {generation} of {key} was done twice: by {first} and by {worker}"
+            );
+            breaches.push(Breach { check: "Q2", message });
+        }
+    }
+    breaches
+}
+
+fn left(last: &View) -> Vec<Breach> {
     let mut breaches = vec![];
     for ((kind, key), row) in last.all_work().filter(|(id, row)| is_dirty(last, id.0, row)) {
         let generation = row.generation;
@@ -144,28 +180,6 @@ pub(crate) fn judge(last: &View) -> Vec<Breach> {
                 chore.wanted, chore.done
             );
             breaches.push(Breach { check: "Q1", message });
-        }
-    }
-    let mut fences: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
-    let mut done: BTreeMap<(String, u64), String> = BTreeMap::new();
-    for (_, event) in last.events(1).filter(|(_, event)| event.kind.as_ref() == DONE) {
-        let Ok(by) = serde_json::from_slice::<Done>(&event.data) else { continue };
-        let (key, generation) = (by.key.clone(), by.generation);
-        let highest = fences.entry(by.key.clone()).or_insert(by.fence);
-        if by.fence < *highest {
-            let message = format!(
-                "{} did {key} under fence {:?} after it was done under {highest:?}",
-                by.worker, by.fence
-            );
-            breaches.push(Breach { check: "I3", message });
-        }
-        *highest = by.fence.max(*highest);
-        if let Some(first) = done.insert((by.key, by.generation), by.worker.clone()) {
-            let message = format!(
-                "generation {generation} of {key} was done twice: by {first} and by {}",
-                by.worker
-            );
-            breaches.push(Breach { check: "Q2", message });
         }
     }
     breaches
@@ -193,34 +207,4 @@ pub(crate) fn owners(last: &View) -> Vec<Breach> {
         }
     }
     breaches
-}
-
-/// I2 of all replicas' leases: fences only grow.
-#[derive(Default)]
-pub(crate) struct Fences {
-    /// The highest fence of each lease and the revision of the view that had it.
-    highest: Mutex<BTreeMap<String, (Fence, u64)>>,
-}
-
-impl Fences {
-    /// Looks at the leases of a view.
-    pub(crate) fn look(&self, view: &View) -> Vec<Breach> {
-        let mut highest = lock(&self.highest);
-        let index = view.applied().index;
-        let mut breaches = vec![];
-        for (name, lease) in view.leases() {
-            let fence = lease.fence;
-            let known = highest.entry(name.to_string()).or_insert((fence, index));
-            let goes_back = index >= known.1 && fence < known.0;
-            if goes_back {
-                let (was, at) = *known;
-                let message = format!("{name} had fence {was} at {at} and has {fence} at {index}");
-                breaches.push(Breach { check: "I2", message });
-            }
-            if fence > known.0 {
-                *known = (fence, index);
-            }
-        }
-        breaches
-    }
 }

@@ -1,20 +1,21 @@
 //! `palisade-chaos sim`.
 
-use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use palisade_state::planted::Defect;
 
-use super::{Options, Ran, agents::DEFECTS, faults::Fault, nodes::lock, run, shrink::shrink};
+use super::{
+    Options, Ran,
+    agents::DEFECTS,
+    campaign::{Campaign, summary, told_speed},
+    faults::Fault,
+    run,
+    shrink::shrink,
+};
 use crate::clock::Clock;
 
 /// Grows with each change of what a seed decides. The product's own changes change runs too.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-3");
 
 /// Whole clusters in simulated time
 #[derive(Debug, clap::Args)]
@@ -23,14 +24,14 @@ pub(crate) struct Sim {
     #[arg(long, default_value = "1", value_parser = seed_of)]
     seed: u64,
     /// How many seeds, one after the other
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// Simulated minutes with faults; a quiet minute follows
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=600))]
     minutes: u64,
-    /// Runs seeds for so long, in hours of real time
-    #[arg(long, conflicts_with = "seeds")]
-    hours: Option<u64>,
+    /// Runs seeds for so long, in hours of real time; what has begun then is finished
+    #[arg(long, conflicts_with = "seeds", value_parser = hours_of)]
+    hours: Option<Duration>,
     /// Print what happens
     #[arg(long)]
     trace: bool,
@@ -61,6 +62,9 @@ pub(crate) struct Sim {
     /// Threads [default: one for each processor]
     #[arg(long)]
     jobs: Option<u64>,
+    /// Puts an error into what clients recorded once a replica has ended, for tests of what is told of a failure
+    #[arg(long, hide = true)]
+    spoil: bool,
 }
 
 impl Sim {
@@ -74,19 +78,6 @@ impl Sim {
                 Fault::parse(name).ok_or_else(|| crate::cli::unknown("fault", name, known()))
             })
             .collect()
-    }
-
-    fn options(
-        &self,
-        seed: u64,
-        length: Duration,
-        allowed: &[Fault],
-        plant: Option<Defect>,
-    ) -> Options {
-        // It can show nowhere else.
-        let needs = plant.is_some_and(|plant| DEFECTS.iter().any(|(of, _)| *of == plant));
-        let agents = self.agents.unwrap_or(if needs { 4 } else { 0 });
-        Options { plant, ..Options::with(seed, length, allowed, agents) }
     }
 
     fn defect(&self) -> Result<Option<Defect>, String> {
@@ -106,33 +97,44 @@ impl Sim {
         found.map(Some).ok_or_else(|| crate::cli::unknown("defect", name, known()))
     }
 
+    /// What a seed decides, and what was asked for besides.
+    fn options(&self, seed: u64, allowed: &[Fault], plant: Option<Defect>) -> Options {
+        // It can show nowhere else.
+        let needs = plant.is_some_and(|plant| DEFECTS.iter().any(|(of, _)| *of == plant));
+        let agents = self.agents.unwrap_or(if needs { 4 } else { 0 });
+        let length = Duration::from_secs(self.minutes * 60);
+        let mut options = Options::with(seed, length, allowed, agents);
+        options.plant = plant;
+        options.is_spoiled = self.spoil;
+        options.clients = self.clients.unwrap_or(options.clients);
+        options.length = self.until.map_or(options.length, Duration::from_millis);
+        options
+    }
+
     /// Runs; the exit code.
     pub(crate) fn run(self) -> Result<u8, String> {
         let allowed = self.faults()?;
         let plant = self.defect()?;
-        let length = Duration::from_secs(self.minutes * 60);
         // A task that panics is a breach, and told as one.
         std::panic::set_hook(Box::new(|_| {}));
         let begun = Clock::start();
         if self.plant.as_deref() == Some("all") {
-            return Ok(self.plants(&allowed, length));
+            return Ok(self.plants(&allowed));
         }
         if self.seeds == 1 && self.hours.is_none() {
-            return Ok(self.one(&allowed, length, plant, &begun));
+            return Ok(self.one(&allowed, plant, &begun));
         }
-        Ok(self.many(&allowed, length, plant, &begun))
+        Ok(self.many(&allowed, plant, &begun))
     }
 
-    fn one(&self, allowed: &[Fault], length: Duration, plant: Option<Defect>, begun: &Clock) -> u8 {
-        let mut options = self.options(self.seed, length, allowed, plant);
+    fn one(&self, allowed: &[Fault], plant: Option<Defect>, begun: &Clock) -> u8 {
+        let mut options = self.options(self.seed, allowed, plant);
         options.is_told = self.trace;
-        options.clients = self.clients.unwrap_or(options.clients);
-        options.length = self.until.map_or(length, Duration::from_millis);
         if let Some(keep) = &self.keep {
             options.plan = keep.iter().filter_map(|at| options.plan.get(*at).cloned()).collect();
         }
         let ran = run(&options);
-        print!("{}", shown(self.seed, &ran, true));
+        print!("{}", self.shown(self.seed, &ran, true));
         told_speed(1, ran.time, begun.elapsed().as_secs_f64());
         if ran.breaches.is_empty() {
             return 0;
@@ -141,6 +143,22 @@ impl Sim {
             self.shrunk(&options, ran);
         }
         1
+    }
+
+    /// The command that runs a seed again, as far as it is the same for each.
+    fn command(&self, seed: u64) -> String {
+        let mut text =
+            format!("palisade-chaos sim --seed {VERSION}:{seed} --minutes {}", self.minutes);
+        if let Some(faults) = &self.faults {
+            text.push_str(&format!(" --faults {}", faults.join(",")));
+        }
+        if let Some(plant) = &self.plant {
+            text.push_str(&format!(" --plant {plant}"));
+        }
+        if self.spoil {
+            text.push_str(" --spoil");
+        }
+        text
     }
 
     /// Says how little fails as well.
@@ -156,14 +174,9 @@ impl Sim {
             println!("  {}: {}", breach.check, breach.message);
         }
         let kept: Vec<String> = small.kept.iter().map(usize::to_string).collect();
-        let plant = self.plant.as_ref().map_or(String::new(), |name| format!(" --plant {name}"));
-        let faults =
-            self.faults.as_ref().map_or(String::new(), |f| format!(" --faults {}", f.join(",")));
         println!(
-            "replay: palisade-chaos sim --seed {VERSION}:{} --minutes {}{faults}{plant} --keep {} --until {} --clients \
-             {} --agents {} --trace",
-            self.seed,
-            self.minutes,
+            "replay: {} --keep {} --until {} --clients {} --agents {} --trace",
+            self.command(self.seed),
             if kept.is_empty() { "9999".to_owned() } else { kept.join(",") },
             small.options.length.as_millis(),
             small.options.clients,
@@ -171,109 +184,80 @@ impl Sim {
         );
     }
 
-    fn many(
-        &self,
-        allowed: &[Fault],
-        length: Duration,
-        plant: Option<Defect>,
-        begun: &Clock,
-    ) -> u8 {
-        let (sum, first) = self.campaign(allowed, length, plant, begun);
-        print!("{}", summary(&sum.ran));
-        told_speed(sum.runs, sum.ran.time, begun.elapsed().as_secs_f64());
-        u8::from(first.is_some())
+    fn campaign<'a>(&'a self, options: &'a (dyn Fn(u64) -> Options + Sync)) -> Campaign<'a> {
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        Campaign {
+            first: self.seed,
+            seeds: self.seeds,
+            limit: self.hours,
+            stops: self.stop,
+            jobs: self.jobs.unwrap_or(processors).max(1),
+            options,
+        }
     }
 
-    /// Runs seeds on all processors; also says the first that failed and what failed in it.
-    fn campaign(
-        &self,
-        allowed: &[Fault],
-        length: Duration,
-        plant: Option<Defect>,
-        begun: &Clock,
-    ) -> (Sum, Option<(u64, String)>) {
-        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-        let next = AtomicU64::new(0);
-        let sum = Mutex::new(Sum::default());
-        let bad: Mutex<Option<(u64, String)>> = Mutex::default();
-        let limit = self.hours.map(|hours| Duration::from_secs(hours * 3600));
-        let work = || {
-            loop {
-                let nth = next.fetch_add(1, Ordering::Relaxed);
-                let is_over = limit.map_or(nth >= self.seeds, |limit| begun.elapsed() >= limit);
-                if is_over || (self.stop && lock(&bad).is_some()) {
-                    return;
-                }
-                let seed = self.seed + nth;
-                let ran = run(&self.options(seed, length, allowed, plant));
-                if let Some(breach) = ran.breaches.first() {
-                    let mut bad = lock(&bad);
-                    if bad.as_ref().is_none_or(|(known, _)| seed < *known) {
-                        *bad = Some((seed, breach.check.to_owned()));
-                    }
-                    if plant.is_none() {
-                        print!("{}", shown(seed, &ran, false));
-                    }
-                }
-                lock(&sum).add(ran);
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..self.jobs.unwrap_or(processors).max(1) {
-                scope.spawn(work);
-            }
-        });
-        let bad = bad.into_inner().unwrap_or_default();
-        (sum.into_inner().unwrap_or_default(), bad)
+    fn many(&self, allowed: &[Fault], plant: Option<Defect>, begun: &Clock) -> u8 {
+        let options = |seed| self.options(seed, allowed, plant);
+        let told = |seed, ran: &Ran| print!("{}", self.shown(seed, ran, false));
+        let sum = self.campaign(&options).run(begun, Some(&told));
+        print!("{}", summary(&sum.ran));
+        told_speed(sum.runs, sum.ran.time, begun.elapsed().as_secs_f64());
+        println!("{} of {} seeds failed", sum.failed, sum.runs);
+        u8::from(sum.failed > 0)
     }
 
     /// Puts each defect in and says what caught it.
-    fn plants(&self, allowed: &[Fault], length: Duration) -> u8 {
+    fn plants(&self, allowed: &[Fault]) -> u8 {
         let mut missed = 0;
         for defect in Defect::ALL {
             let begun = Clock::start();
-            let (sum, caught) = self.campaign(allowed, length, Some(defect), &begun);
-            let (name, seconds) = (defect.name(), begun.elapsed().as_secs());
-            match caught {
-                Some((seed, check)) => {
+            let options = |seed| self.options(seed, allowed, Some(defect));
+            let sum = self.campaign(&options).run(&begun, None);
+            let (name, seconds) = (defect.name(), begun.elapsed().as_secs_f64());
+            match sum.caught {
+                Some((seed, checks)) => {
                     let nth = seed - self.seed + 1;
+                    let checks: Vec<&str> = checks.into_iter().collect();
                     println!(
-                        "{name}: caught by {check} with seed {nth} of {} ({seconds} s)",
+                        "{name}: caught by {} with seed {nth} of {} ({seconds:.1} s)",
+                        checks.join(", "),
                         sum.runs
                     );
                 }
                 None => {
                     missed += 1;
-                    println!("{name}: NOT caught in {} seeds ({seconds} s)", sum.runs);
+                    println!("{name}: NOT caught in {} seeds ({seconds:.1} s)", sum.runs);
                 }
             }
         }
         u8::from(missed > 0)
     }
-}
 
-/// Many runs together.
-#[derive(Default)]
-struct Sum {
-    runs: u64,
-    ran: Ran,
-}
-
-impl Sum {
-    fn add(&mut self, ran: Ran) {
-        self.runs += 1;
-        let sum = &mut self.ran;
-        sum.time += ran.time;
-        sum.operations += ran.operations;
-        sum.acknowledged += ran.acknowledged;
-        sum.unknown += ran.unknown;
-        sum.terms += ran.terms;
-        sum.applied += ran.applied;
-        sum.compared += ran.compared;
-        for (point, times) in ran.died_at {
-            *sum.died_at.entry(point).or_default() += times;
+    fn shown(&self, seed: u64, ran: &Ran, is_whole: bool) -> String {
+        let mut text = format!(
+            "seed {VERSION}:{seed}: hash {:016x} over {} events: {}\n",
+            ran.hash,
+            ran.events,
+            if ran.breaches.is_empty() { "passed" } else { "FAILED" }
+        );
+        for breach in ran.breaches.iter().take(8) {
+            text.push_str(&format!("  {}: {}\n", breach.check, breach.message));
         }
-        sum.stops.extend(ran.stops);
+        if ran.breaches.len() > 8 {
+            text.push_str(&format!("  and {} more\n", ran.breaches.len() - 8));
+        }
+        if !ran.breaches.is_empty() && !is_whole {
+            let until = self.until.map_or(String::new(), |until| format!(" --until {until}"));
+            let agents = self.agents.map_or(String::new(), |agents| format!(" --agents {agents}"));
+            text.push_str(&format!("  replay: {}{until}{agents}\n", self.command(seed)));
+        }
+        if is_whole {
+            text.push_str(&summary(ran));
+            for stop in &ran.stops {
+                text.push_str(&format!("  stopped: {stop}\n"));
+            }
+        }
+        text
     }
 }
 
@@ -286,54 +270,14 @@ fn seed_of(text: &str) -> Result<u64, String> {
     number.parse().map_err(|_| "a seed is a whole number below 2^64".to_owned())
 }
 
-fn told_speed(runs: u64, time: Duration, real: f64) {
-    let rate = time.as_secs_f64() / real.max(0.001);
-    println!(
-        "{runs} runs, {:.0} simulated seconds in {real:.1} s: {rate:.0} a second",
-        time.as_secs_f64()
-    );
-}
-
-fn summary(ran: &Ran) -> String {
-    let died: Vec<String> =
-        ran.died_at.iter().map(|(point, times)| format!("{point} {times}")).collect();
-    format!(
-        "{} operations, {} acknowledged, {} unknown; {} terms, {} entries, {} states compared; {} stopped by \
-         themselves\nended at: {}\n",
-        ran.operations,
-        ran.acknowledged,
-        ran.unknown,
-        ran.terms,
-        ran.applied,
-        ran.compared,
-        ran.stops.len(),
-        died.join(", ")
-    )
-}
-
-fn shown(seed: u64, ran: &Ran, is_whole: bool) -> String {
-    let mut text = format!(
-        "seed {VERSION}:{seed}: hash {:016x} over {} events: {}\n",
-        ran.hash,
-        ran.events,
-        if ran.breaches.is_empty() { "passed" } else { "FAILED" }
-    );
-    for breach in ran.breaches.iter().take(8) {
-        text.push_str(&format!("  {}: {}\n", breach.check, breach.message));
+/// Hours, also parts of one.
+fn hours_of(text: &str) -> Result<Duration, String> {
+    let hours: f64 = text.parse().map_err(|_| "hours are a number".to_owned())?;
+    if hours > 0.0 && hours <= 1_000.0 {
+        Ok(Duration::from_secs_f64(hours * 3600.0))
+    } else {
+        Err("hours are more than 0 and at most 1000".to_owned())
     }
-    if ran.breaches.len() > 8 {
-        text.push_str(&format!("  and {} more\n", ran.breaches.len() - 8));
-    }
-    if !ran.breaches.is_empty() {
-        text.push_str(&format!("  replay: palisade-chaos sim --seed {VERSION}:{seed}\n"));
-    }
-    if is_whole {
-        text.push_str(&summary(ran));
-        for stop in &ran.stops {
-            text.push_str(&format!("  stopped: {stop}\n"));
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -350,5 +294,13 @@ mod tests {
             format!("the seed is of simulator version 0.0.9-3, and this is {VERSION}")
         );
         assert!(seed_of("x").is_err());
+    }
+
+    #[test]
+    fn hours_may_be_parts_of_one() {
+        assert_eq!(hours_of("0.5"), Ok(Duration::from_secs(1800)));
+        for wrong in ["0", "-1", "x", "NaN", "1e9"] {
+            assert!(hours_of(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -21,6 +21,9 @@ struct Inner {
     left: Option<MemFiles>,
     random: Random,
     sync_micros: (u64, u64),
+    /// Reads that are answered right before one is not.
+    misread_in: Option<u64>,
+    has_misread: bool,
 }
 
 /// See the module. Clones share it.
@@ -29,7 +32,8 @@ pub(crate) struct SimDisk(Arc<Mutex<Inner>>);
 
 impl SimDisk {
     pub(crate) fn new(files: MemFiles, random: Random) -> Self {
-        let inner = Inner { files, left: None, random, sync_micros: (150, 900) };
+        let (sync_micros, misread_in, has_misread) = ((150, 900), None, false);
+        let inner = Inner { files, left: None, random, sync_micros, misread_in, has_misread };
         Self(Arc::new(Mutex::new(inner)))
     }
 
@@ -62,6 +66,37 @@ impl SimDisk {
         lock(&self.0).sync_micros = micros;
     }
 
+    /// After so many reads one is answered with a bit that is another; what is on the disk stays as it is.
+    pub(crate) fn misread_in(&self, reads: u64) {
+        lock(&self.0).misread_in = Some(reads);
+    }
+
+    /// Whether that has happened in this life.
+    pub(crate) fn has_misread(&self) -> bool {
+        lock(&self.0).has_misread
+    }
+
+    fn misread(&self, read: &mut [u8]) {
+        let mut inner = lock(&self.0);
+        let Some(left) = inner.misread_in else { return };
+        // Zeros are what nobody reads.
+        let Some(last) = read.iter().rposition(|byte| *byte != 0) else { return };
+        match left {
+            0 => {
+                let (at, bit) = (inner.random.index(last + 1), inner.random.below(8));
+                if let Some(byte) = read.get_mut(at) {
+                    *byte ^= 1 << bit;
+                }
+                (inner.misread_in, inner.has_misread) = (None, true);
+            }
+            left => inner.misread_in = Some(left - 1),
+        }
+    }
+
+    fn wrapped(&self, file: Box<dyn File>) -> Box<dyn File> {
+        Box::new(SimFile { file, disk: self.clone() })
+    }
+
     /// Changes a bit of some file in `dir` as the next life finds it; says which.
     pub(crate) fn decay(&self, dir: &Path, random: &mut Random) -> Option<String> {
         let inner = lock(&self.0);
@@ -92,13 +127,45 @@ fn pass(point: &'static str) {
     }
 }
 
+/// An open file.
+struct SimFile {
+    file: Box<dyn File>,
+    disk: SimDisk,
+}
+
+impl File for SimFile {
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        self.file.write_at(offset, data)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(offset, buf)?;
+        if let Some(read) = buf.get_mut(..count) {
+            self.disk.misread(read);
+        }
+        Ok(count)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn allocate(&self, size: u64) -> io::Result<()> {
+        self.file.allocate(size)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+}
+
 impl Files for SimDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        self.files().create(path)
+        self.files().create(path).map(|file| self.wrapped(file))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        self.files().open(path)
+        self.files().open(path).map(|file| self.wrapped(file))
     }
 
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {

@@ -6,11 +6,13 @@ use std::{
 };
 
 use palisade_raft::trace;
-use palisade_state::View;
+use palisade_state::{View, WatchEvent};
 
 use super::{
-    chores::Fences,
-    nodes::{Nodes, lock},
+    leases::Leases,
+    nodes::{Nodes, lock, now},
+    pace::Pace,
+    past::Past,
 };
 
 /// A claim that was not kept.
@@ -31,6 +33,7 @@ struct Seen {
     /// The state at each index at which one was compared.
     states: BTreeMap<u64, (u64, u64)>,
     compared: u64,
+    pace: Pace,
     breaches: Vec<Breach>,
 }
 
@@ -38,7 +41,8 @@ struct Seen {
 pub(crate) struct Eyes {
     nodes: Arc<Nodes>,
     seen: Mutex<Seen>,
-    fences: Fences,
+    pub(crate) leases: Leases,
+    pub(crate) past: Past,
 }
 
 /// A hash of everything that a view shows. It is made without the product's own encoding, which may be what is wrong.
@@ -89,7 +93,12 @@ impl std::fmt::Write for Digest {
 
 impl Eyes {
     pub(crate) fn new(nodes: Arc<Nodes>) -> Arc<Self> {
-        Arc::new(Self { nodes, seen: Mutex::default(), fences: Fences::default() })
+        Arc::new(Self {
+            nodes,
+            seen: Mutex::default(),
+            leases: Leases::default(),
+            past: Past::default(),
+        })
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -121,7 +130,8 @@ impl Eyes {
         words.extend_from_slice(event);
         self.nodes.note(&words);
         match *event {
-            [trace::APPLIED, index, term] => {
+            [trace::APPLIED, index, term, now_ms] => {
+                self.applied(node, (index, term, now_ms));
                 let first = *self.seen().terms.entry(index).or_insert((term, node));
                 if first.0 != term {
                     let other = first.1;
@@ -136,6 +146,7 @@ impl Eyes {
             }
             [trace::LEADER, term, leader] if leader != 0 => {
                 self.nodes.tell(|| format!("replica {node} follows {leader} in term {term}"));
+                self.seen().pace.leads(term, now());
                 let (known, by) = *self.seen().leaders.entry(term).or_insert((leader, node));
                 if known != leader {
                     self.breach(
@@ -150,11 +161,36 @@ impl Eyes {
         }
     }
 
+    fn applied(&self, node: u64, entry: (u64, u64, u64)) {
+        let breach = self.seen().pace.applied(node, entry, now());
+        if let Some(breach) = breach {
+            self.breach(breach.check, breach.message);
+        }
+    }
+
+    /// The term of the entry at an index, if it was seen.
+    pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
+        self.seen().terms.get(&index).map(|(term, _)| *term)
+    }
+
+    /// Looks at what changed on a replica.
+    pub(crate) fn changed(&self, node: u64, view: &View, event: &WatchEvent) {
+        self.past.saw(view);
+        let breaches = match event {
+            WatchEvent::Changed(changes) if !changes.everything => {
+                let names = changes.leases.iter().map(AsRef::as_ref);
+                self.leases.look_at(node, view, names)
+            }
+            _ => self.leases.look_at_all(node, view),
+        };
+        breaches.into_iter().for_each(|breach| self.breach(breach.check, breach.message));
+    }
+
     /// Compares a replica's state with what others had at its index.
     pub(crate) fn compare(&self, node: u64, view: &View) {
         let index = view.applied().index;
         let hash = digest(view);
-        for breach in self.fences.look(view) {
+        for breach in self.leases.look_at_all(node, view) {
             self.breach(breach.check, breach.message);
         }
         let (known, by) = {

@@ -44,10 +44,11 @@ pub(crate) enum Fault {
     AgentPause,
     AgentDisk,
     ProcessEnd,
+    Misread,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 27] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::Kill,
         Self::Power,
         Self::KillAll,
@@ -75,6 +76,7 @@ impl Fault {
         Self::AgentPause,
         Self::AgentDisk,
         Self::ProcessEnd,
+        Self::Misread,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -100,6 +102,7 @@ impl Fault {
             Self::Shift => "shift",
             Self::Decay => "decay",
             Self::Vote => "vote",
+            Self::Misread => "misread",
             of_agents => agents::faults::name(of_agents),
         }
     }
@@ -130,6 +133,9 @@ impl Fault {
             Self::Vote => {
                 "a replica loses its power right after it has voted, and whom it voted for is cut off"
             }
+            Self::Misread => {
+                "a read is answered with a bit that is another, once, mostly while a replica starts"
+            }
             Self::Decay => {
                 "a bit of a file of a stopped replica is another; one that does not start is replaced"
             }
@@ -148,7 +154,7 @@ impl Fault {
             Self::Kill | Self::Power | Self::Isolate => 4,
             Self::PowerAll | Self::Vote | Self::CutOneWay | Self::Snapshot | Self::Replace => 3,
             Self::CutBoth | Self::Split | Self::Weather | Self::Pause | Self::KillAll => 2,
-            Self::Shift | Self::Decay => 2,
+            Self::Shift | Self::Decay | Self::Misread => 2,
             Self::SlowDisk | Self::Drift | Self::WallJump | Self::SyncError | Self::FullDisk => 1,
             of_agents => agents::faults::weight(of_agents),
         }
@@ -228,6 +234,7 @@ async fn strike(world: Arc<World>, fault: Fault, random: Random) {
         Fault::Replace => members::replace(strike.world, strike.random).await,
         Fault::Decay => strike.decay(),
         Fault::Vote => strike.vote().await,
+        Fault::Misread => strike.misread(),
         Fault::Shift => members::shift(strike.world, strike.random).await,
         of_agents => agents::faults::strike(strike.world, of_agents, strike.random).await,
     }
@@ -459,6 +466,19 @@ impl Strike {
         if self.world.may_decay(id) {
             self.world.end(id, End::Process, pause);
             let _ = dirs.iter().find(|dir| self.world.decay(id, dir, &mut self.random));
+        }
+    }
+
+    fn misread(&mut self) {
+        let (id, pause) = (self.any(), self.millis(20, 1_000));
+        let after = self.random.below(12);
+        let is_at_start = self.random.below(4) > 0;
+        self.tell(format!("read {after} from now has a wrong bit on node {id}"));
+        if is_at_start {
+            self.world.end(id, End::Process, pause);
+            self.world.misread_at_start(id, after);
+        } else if let Some(disk) = self.world.disk(id) {
+            disk.misread_in(after);
         }
     }
 

@@ -10,7 +10,7 @@ use palisade_state::View;
 use super::{
     chores,
     clients::{self, value_of},
-    eyes::Breach,
+    eyes::{Breach, Eyes},
     l1,
     record::{Action, Outcome, Record},
 };
@@ -105,24 +105,27 @@ fn freshness(records: &[Record]) -> Vec<Breach> {
         .collect()
 }
 
-/// E1: events come in commit order and without a gap, and the audit chain verifies.
-fn events(last: &View) -> Vec<Breach> {
+/// E1 of events by their sequence numbers and revisions.
+pub(crate) fn order(events: impl Iterator<Item = (u64, u64)>) -> Vec<Breach> {
     let mut breaches = vec![];
     let mut before: Option<(u64, u64)> = None;
-    for (sequence, event) in last.events(1) {
-        if let Some((earlier, revision)) = before
-            && (sequence != earlier + 1 || event.revision < revision)
+    for (sequence, revision) in events {
+        if let Some((earlier, earlier_revision)) = before
+            && (sequence != earlier + 1 || revision < earlier_revision)
         {
-            breaches.push(breach(
-                "E1",
-                format!(
-                    "event {sequence} of revision {} follows {earlier} of {revision}",
-                    event.revision
-                ),
-            ));
+            let message = format!(
+                "event {sequence} of revision {revision} follows {earlier} of {earlier_revision}"
+            );
+            breaches.push(breach("E1", message));
         }
-        before = Some((sequence, event.revision));
+        before = Some((sequence, revision));
     }
+    breaches
+}
+
+/// E1: events come in commit order and without a gap, and the audit chain verifies.
+fn events(last: &View) -> Vec<Breach> {
+    let mut breaches = order(last.events(1).map(|(sequence, event)| (sequence, event.revision)));
     if let Err(broken) = last.verify_audit() {
         breaches.push(breach("E1", format!("the audit chain is broken: {broken}")));
     }
@@ -148,14 +151,14 @@ fn ending(records: &[Record], last: &View, keys: u64) -> Vec<Breach> {
 }
 
 /// Judges the whole run by what clients saw and by the last state.
-pub(crate) fn judge(records: &[Record], last: &View, keys: u64) -> Vec<Breach> {
+pub(crate) fn judge(records: &[Record], last: &View, keys: u64, eyes: &Eyes) -> Vec<Breach> {
     let mut breaches = writes(records, last);
     breaches.extend(l1::judge(records));
     breaches.extend(revisions(records));
     breaches.extend(freshness(records));
     breaches.extend(events(last));
     breaches.extend(ending(records, last, keys));
-    breaches.extend(chores::judge(last));
+    breaches.extend(chores::judge(last, eyes));
     breaches.extend(chores::owners(last));
     breaches
 }

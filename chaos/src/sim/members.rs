@@ -9,9 +9,6 @@ use palisade_state::{ReplicaId, Store, port::MemberStatus};
 use super::{runtime::world_sleep, world::World};
 use crate::random::Random;
 
-/// Places at a time; more replicas than that cost time and show nothing new.
-const PLACES_MAX: usize = 5;
-
 fn addresses(name: &str) -> (String, String) {
     (format!("{name}:1"), format!("{name}:2"))
 }
@@ -32,7 +29,7 @@ async fn change(world: &World, random: &mut Random, change: Change) -> Option<Re
 /// Puts a new replica into an old one's place.
 pub(crate) async fn replace(world: Arc<World>, mut random: Random) {
     let ids = world.ids();
-    if ids.len() >= PLACES_MAX {
+    if !world.has_place() {
         return;
     }
     let victim = ids.get(random.index(ids.len())).copied().unwrap_or(1);

@@ -4,6 +4,7 @@
 //! is around it: time, the network, disks, randomness, tasks. See `docs/chaos.md`.
 
 mod agents;
+mod campaign;
 mod chores;
 mod cli;
 mod clients;
@@ -12,13 +13,19 @@ mod disk;
 mod eyes;
 mod faults;
 mod judge;
+#[cfg(test)]
+mod judge_tests;
 mod l1;
+mod leases;
 mod members;
 mod net;
 mod nodes;
+mod pace;
+mod past;
 mod points;
 mod record;
 mod runtime;
+mod setup;
 mod shrink;
 mod wire;
 mod world;
@@ -72,6 +79,8 @@ pub(crate) struct Options {
     pub(crate) is_told: bool,
     /// A defect of the product, in a build that can have some.
     pub(crate) plant: Option<Defect>,
+    /// Whether what clients recorded has an error in it once a replica has ended.
+    pub(crate) is_spoiled: bool,
 }
 
 impl Options {
@@ -85,7 +94,9 @@ impl Options {
     pub(crate) fn with(seed: u64, length: Duration, allowed: &[Fault], agents: u64) -> Self {
         let clients = Random::part(seed, "clients").within(2, 5);
         let plan = faults::plan(seed, length, allowed, agents);
-        Self { seed, length, replicas: 3, clients, agents, plan, is_told: false, plant: None }
+        let replicas = if Random::part(seed, "replicas").below(5) == 0 { 5 } else { 3 };
+        let (is_told, plant, is_spoiled) = (false, None, false);
+        Self { seed, length, replicas, clients, agents, plan, is_told, plant, is_spoiled }
     }
 }
 
@@ -104,6 +115,8 @@ pub(crate) struct Ran {
     pub(crate) terms: u64,
     pub(crate) applied: u64,
     pub(crate) compared: u64,
+    /// What histories knew of earlier states.
+    pub(crate) recalled: past::Recalled,
     /// Where replicas died, by the place.
     pub(crate) died_at: BTreeMap<&'static str, u64>,
     /// Why replicas stopped by themselves.
@@ -150,7 +163,13 @@ async fn simulate(options: Options, nodes: Arc<Nodes>) -> Ran {
     nodes.spawn(0, faults::carry_out(world.clone(), options.plan.clone(), options.length).boxed());
     world_sleep(options.length).await;
     let converged = calm(&world, &stop, &working).await;
+    if options.is_spoiled && world.nodes.has_ended() {
+        lock(&records).push(record::spoiled(now()));
+    }
+    let (recalled, wrong) = world.eyes.past.judge(&world).await;
+    wrong.into_iter().for_each(|breach| world.eyes.breach(breach.check, breach.message));
     let ran = report(&world, &records, keys, converged);
+    let ran = Ran { recalled, ..ran };
     if let Some(fleet) = world.fleet() {
         fleet.tear_down();
     }
@@ -254,7 +273,7 @@ fn report(world: &World, records: &Mutex<Vec<Record>>, keys: u64, converged: boo
     }
     let furthest = world.ids().into_iter().filter_map(|id| world.view(id));
     if let Some(last) = furthest.max_by_key(|view| view.applied().index) {
-        breaches.extend(judge::judge(&records, &last, keys));
+        breaches.extend(judge::judge(&records, &last, keys, &world.eyes));
         breaches.extend(world.fleet().map(|fleet| fleet.unsettled(&last)).unwrap_or_default());
     }
     let (hash, events) = world.nodes.hash();
@@ -274,6 +293,7 @@ fn report(world: &World, records: &Mutex<Vec<Record>>, keys: u64, converged: boo
         terms,
         applied,
         compared,
+        recalled: past::Recalled::default(),
         died_at: state.died_at.clone(),
         stops: world.stops(),
     }

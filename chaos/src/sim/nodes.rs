@@ -173,6 +173,11 @@ impl Nodes {
         state.lives.get(&life).is_some_and(|life| life.dead || life.dying.is_some())
     }
 
+    /// Whether any life has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.state().ended.is_empty()
+    }
+
     pub(crate) fn clock(&self, life: Life) -> NodeClock {
         self.state().lives.get(&life).map(|life| life.clock).unwrap_or_default()
     }

@@ -40,3 +40,9 @@ pub(crate) struct Record {
     /// The revision of what was read, or at which was written.
     pub(crate) revision: Option<u64>,
 }
+
+/// A write that was never made, as if it had been acknowledged.
+pub(crate) fn spoiled(now: Duration) -> Record {
+    let (action, outcome) = (Action::Write(0), Outcome::Done(1));
+    Record { client: 0, key: 0, action, outcome, invoked: now, ended: now, revision: Some(1) }
+}

@@ -147,7 +147,9 @@ impl PeerApi for Peer {
     }
 
     fn manage(&self, request: wire::ManageRequest) -> Answer<wire::ManageReply> {
-        self.once("manage", move |api| api.manage(request))
+        // Who calls is what its certificate says, as everywhere.
+        let from = self.link.from;
+        self.once("manage", move |api| api.manage(wire::ManageRequest { from, ..request }))
     }
 
     fn trust(&self, from: u64) -> Answer<wire::TrustReply> {

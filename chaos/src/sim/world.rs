@@ -9,8 +9,7 @@ use std::{
 
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use palisade_raft::{
-    Disk, Identity, LogSizes, Member, MembershipTuning, Neighbours, Replica, ReplicaOptions,
-    Tuning, Wires, disk::MemFiles,
+    Disk, Identity, Member, Neighbours, Replica, ReplicaOptions, Wires, disk::MemFiles,
 };
 use palisade_state::{ReplicaId, Rt, Store, View};
 use tokio::sync::oneshot;
@@ -26,6 +25,7 @@ use super::{
     nodes::{Life, Nodes, lock, now},
     points::End,
     runtime::{NodePort, NodesRt, world_sleep},
+    setup::{member, tuning},
     wire,
 };
 use crate::random::Random;
@@ -48,6 +48,11 @@ struct Place {
     ppm: i64,
     wall_off_ms: i64,
     starts: u64,
+    /// Which read of the next life has a wrong bit.
+    misread: Option<u64>,
+    peer_addr: String,
+    /// Whom it was told of when it was enrolled; the first members know each other.
+    hints: Option<Vec<Member>>,
 }
 
 struct State {
@@ -76,31 +81,19 @@ pub(crate) struct World {
 }
 
 impl Place {
-    fn new(disk: SimDisk, start_at: Option<Duration>) -> Self {
-        Self { life: 0, disk, replica: None, start_at, ppm: 0, wall_off_ms: 0, starts: 0 }
-    }
-}
-
-/// Small files and short times, so that much happens in a minute.
-pub(crate) fn tuning() -> Tuning {
-    let log = LogSizes {
-        segment_bytes: 128 << 10,
-        first_segment_bytes: 32 << 10,
-        reserve_bytes: 256 << 10,
-    };
-    Tuning {
-        log,
-        snapshot_log_bytes: 96 << 10,
-        snapshot_check: Duration::from_millis(500),
-        keep_entries: 40,
-        patience: Duration::from_secs(4),
-        membership: MembershipTuning {
-            promote_lag: 20,
-            promote_after: Duration::from_secs(1),
-            learner_timeout: Duration::from_secs(20),
-            ..MembershipTuning::default()
-        },
-        ..Tuning::default()
+    fn new(disk: SimDisk, start_at: Option<Duration>, peer_addr: &str) -> Self {
+        Self {
+            life: 0,
+            disk,
+            replica: None,
+            start_at,
+            ppm: 0,
+            wall_off_ms: 0,
+            starts: 0,
+            misread: None,
+            peer_addr: peer_addr.to_owned(),
+            hints: None,
+        }
     }
 }
 
@@ -111,8 +104,9 @@ impl World {
         let mut random = Random::part(seed, "world");
         let place = |id: u64, random: &mut Random| {
             let disk = SimDisk::new(MemFiles::new(), Random::part(seed, &format!("disk-{id}")));
-            net.name(&format!("replica-{id}:1"), id);
-            Place::new(disk, Some(Duration::from_micros(random.below(2_000))))
+            let addr = format!("replica-{id}:1");
+            net.name(&addr, id);
+            Place::new(disk, Some(Duration::from_micros(random.below(2_000))), &addr)
         };
         let places = (1..=replicas).map(|id| (id, place(id, &mut random))).collect();
         let state = State {
@@ -146,14 +140,19 @@ impl World {
         self.state().places.keys().copied().collect()
     }
 
+    /// Whether one more may come; more of them cost time and show nothing new.
+    pub(crate) fn has_place(&self) -> bool {
+        (self.ids().len() as u64) < self.replicas + 2
+    }
+
     /// The first members, as everybody is started with them.
     fn members(&self) -> Vec<Member> {
-        let member = |id: u64| Member {
-            id: ReplicaId(id),
-            peer_addr: format!("replica-{id}:1"),
-            api_addr: format!("replica-{id}:2"),
-        };
-        (1..=self.replicas).map(member).collect()
+        (1..=self.replicas).map(|id| member(id, &format!("replica-{id}:1"))).collect()
+    }
+
+    fn hints(&self, id: u64) -> Vec<Member> {
+        let told = self.state().places.get(&id).and_then(|place| place.hints.clone());
+        told.unwrap_or_else(|| self.members())
     }
 
     /// Makes a place for a replica that was enrolled, unless there is one; it starts with an empty disk.
@@ -166,7 +165,9 @@ impl World {
         }
         let disk = SimDisk::new(MemFiles::new(), Random::part(self.seed, &format!("disk-{id}")));
         let start_at = Some(now() + Duration::from_millis(state.random.below(2_000)));
-        state.places.insert(id, Place::new(disk, start_at));
+        let hints = state.places.iter().map(|(id, place)| member(*id, &place.peer_addr)).collect();
+        let place = Place { hints: Some(hints), ..Place::new(disk, start_at, peer_addr) };
+        state.places.insert(id, place);
     }
 
     /// A replica that was removed is not started again.
@@ -275,6 +276,13 @@ impl World {
         true
     }
 
+    /// The next life at a place reads a wrong bit, once.
+    pub(crate) fn misread_at_start(&self, id: u64, after: u64) {
+        if let Some(place) = self.state().places.get_mut(&id) {
+            place.misread = Some(after);
+        }
+    }
+
     /// Looks after all places until the world ends.
     pub(crate) async fn keep(self: Arc<Self>) {
         loop {
@@ -338,7 +346,7 @@ impl World {
             wires: Wires::Custom(Arc::new(wires)),
             tuning: tuning(),
             rt: rt.clone(),
-            neighbours: Neighbours { hints: self.members(), ..Neighbours::default() },
+            neighbours: Neighbours { hints: self.hints(id), ..Neighbours::default() },
         };
         let started = Replica::<NodesRt>::start(options).await;
         match started {
@@ -355,6 +363,10 @@ impl World {
                 self.clear(id, Duration::from_secs(5));
                 if self.state().decayed == Some(id) {
                     self.repair(id);
+                    return;
+                }
+                // The next start reads what is there.
+                if self.disk(id).is_some_and(|disk| disk.has_misread()) {
                     return;
                 }
                 self.eyes.breach("start", format!("replica {id} does not start: {text}"));
@@ -380,6 +392,9 @@ impl World {
         let seed = self.seed;
         let part = format!("disk-{id}-{}", place.starts);
         place.disk = place.disk.next(Random::part(seed, &part));
+        if let Some(after) = place.misread.take() {
+            place.disk.misread_in(after);
+        }
         place.life = life;
         place.start_at = None;
         let clock = NodeClock::new(now(), since, place.ppm, place.wall_off_ms);
@@ -396,8 +411,9 @@ impl World {
         let (eyes, watched, fleet) = (self.eyes.clone(), replica.clone(), self.fleet());
         let watching = async move {
             let mut watch = watched.watch();
-            while watch.next().await.is_some() {
+            while let Some(event) = watch.next().await {
                 let view = watched.view();
+                eyes.changed(id, &view, &event);
                 if let Some(fleet) = &fleet {
                     fleet.look(&view);
                 }
