@@ -56,7 +56,9 @@ fn line<'a>(said: &'a str, begin: &str) -> &'a str {
 
 #[test]
 fn the_replay_command_of_a_seed_that_failed_fails_in_the_same_way() {
-    let spoiled = sim(&["--seed", "5", "--until", "9000", "--faults", "kill,pause", "--spoil"]);
+    let args =
+        ["--seed", "5", "--until", "5000", "--clients", "1", "--faults", "kill,pause", "--spoil"];
+    let spoiled = sim(&args);
     let said = String::from_utf8_lossy(&spoiled.stdout).into_owned();
     assert_eq!(spoiled.status.code(), Some(1), "{said}");
     assert!(said.contains("\n1 of "), "one fault is enough: {said}");

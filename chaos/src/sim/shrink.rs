@@ -55,7 +55,9 @@ impl Small {
 
 /// Shrinks a run that failed.
 pub(crate) fn shrink(whole: &Options, ran: Ran) -> Small {
-    let kept: Vec<usize> = (0..whole.plan.len()).collect();
+    // What is planned for later never happened.
+    let happened = |at: &usize| whole.plan.get(*at).is_some_and(|p| p.at < whole.length);
+    let kept: Vec<usize> = (0..whole.plan.len()).filter(happened).collect();
     let mut small = Small { options: whole.clone(), ran, kept: kept.clone(), runs: 0 };
     // What came after it does not matter: faults end a little behind the first breach.
     for share in [8, 4, 2] {
