@@ -12,6 +12,8 @@ mod clock;
 mod disk;
 mod eyes;
 mod faults;
+#[cfg(test)]
+mod faults_tests;
 mod judge;
 #[cfg(test)]
 mod judge_tests;
