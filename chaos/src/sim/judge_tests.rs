@@ -112,7 +112,7 @@ fn work_that_is_left_at_the_end_is_found() {
 
 fn done(generation: u64) -> Txn {
     let data = serde_json::json!({
-        "key": "c1", "generation": generation, "lease": "shard:7", "worker": "1",
+        "key": "c1", "upto": 1, "generation": generation, "lease": "shard:7", "worker": "1",
         "incarnation": 3, "fence": [0, 1, 1],
     });
     Txn { events: vec![draft(chores::DONE, &data.to_string())], ..Txn::default() }
