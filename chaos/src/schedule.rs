@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn about_half_of_the_kills_aim_at_the_leader() {
         let mut kills = (0, 0);
-        for seed in 0..100 {
+        for seed in 0..500 {
             for planned in plan(&wanted(seed), Lane::Replicas) {
                 match (planned.fault, planned.target) {
                     (Fault::Kill, Target::Leader) => kills.0 += 1,
