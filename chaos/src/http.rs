@@ -221,11 +221,21 @@ impl Http {
 
     /// All records of a list.
     pub(crate) async fn list(&self, path: &str, budget: Duration) -> Result<Vec<Value>> {
+        self.list_by(path, 5000, budget).await
+    }
+
+    /// The same, in parts of so many.
+    pub(crate) async fn list_by(
+        &self,
+        path: &str,
+        limit: u32,
+        budget: Duration,
+    ) -> Result<Vec<Value>> {
         let mut items = Vec::new();
         let mut cursor = String::new();
         for _ in 0..1000 {
             let separator = if path.contains('?') { '&' } else { '?' };
-            let page = format!("{path}{separator}limit=5000{cursor}");
+            let page = format!("{path}{separator}limit={limit}{cursor}");
             let answer = self.ask(&Request::get(page), budget).await?;
             let Some(Value::Array(more)) = answer.body.get("items") else {
                 return Err(anyhow!("{path} answered no list"));

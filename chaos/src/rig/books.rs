@@ -14,15 +14,20 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(20);
 /// Heartbeats and sessions are written too: so often copies are read until nothing was in between.
 const TRIES: usize = 20;
+const RECORDS_MAX: u32 = 1000;
 const LISTS: [&str; 5] = ["workloads", "instances", "nodes", "join-tokens", "api-tokens"];
 
 impl Rig {
     /// Reads everything.
     pub(crate) async fn books(&self) -> Result<Books> {
         let list = async |path: &str| self.http.list(&format!("{BASE}/{path}"), LIMIT).await;
+        // From the oldest on that is in memory.
+        let numbered = async |name: &str| {
+            self.http.list_by(&format!("{BASE}/{name}?from=0"), RECORDS_MAX, LIMIT).await
+        };
         let mut found = Books {
-            events: list("events?from=1").await?.iter().filter_map(books::event).collect(),
-            audit: list("audit?from=1").await?.iter().filter_map(books::audit).collect(),
+            events: numbered("events").await?.iter().filter_map(books::event).collect(),
+            audit: numbered("audit").await?.iter().filter_map(books::audit).collect(),
             ..Books::default()
         };
         let verified = Request::get(format!("{BASE}/audit/verify"));
