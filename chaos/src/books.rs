@@ -112,6 +112,25 @@ pub(crate) fn held(node: &Value) -> Vec<BookSeen> {
     used.into_iter().map(book).collect()
 }
 
+/// Records by the list that has them.
+pub(crate) type Records = BTreeMap<&'static str, Vec<Value>>;
+
+/// How many instances each node's books have, and how many name it.
+pub(crate) fn places(records: &Records) -> Vec<PlacesSeen> {
+    let list = |name| records.get(name).map_or(&[][..], Vec::as_slice);
+    let text = |value: &Value, name: &str| value.get(name)?.as_str().map(str::to_owned);
+    let place = |node: &Value| {
+        let id = text(node, "id");
+        let is_here = |instance: &&Value| id.is_some() && text(instance, "node") == id;
+        PlacesSeen {
+            node: text(node, "name").unwrap_or_default(),
+            allocations: node.get("allocations").and_then(Value::as_u64).unwrap_or(0),
+            instances: list("instances").iter().filter(is_here).count() as u64,
+        }
+    };
+    list("nodes").iter().map(place).collect()
+}
+
 pub(crate) fn event(record: &Value) -> Option<EventSeen> {
     Some(EventSeen {
         seq: record.get("seq")?.as_u64()?,
@@ -155,6 +174,15 @@ mod tests {
             capacity: Some(2.0),
         };
         assert_eq!(held(&node), [book]);
+    }
+
+    #[test]
+    fn instances_are_counted_at_the_node_that_they_name() {
+        let nodes = vec![json!({"id": "n1", "name": "a", "allocations": 2})];
+        let instances = vec![json!({"node": "n1"}), json!({"node": null}), json!({"node": "n2"})];
+        let records = [("nodes", nodes), ("instances", instances)].into();
+        let seen = PlacesSeen { node: "a".into(), allocations: 2, instances: 1 };
+        assert_eq!(places(&records), [seen]);
     }
 
     #[test]

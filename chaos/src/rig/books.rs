@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::Rig;
 use crate::{
-    books::{self, Books, Copy, PlacesSeen},
+    books::{self, Books, Copy, Records},
     http::{BASE, Request, Tried},
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// Heartbeats and sessions are written too: so often copies are read until nothing was in between.
-const TRIES: usize = 20;
+const TRIES: usize = 100;
 const RECORDS_MAX: u32 = 1000;
 const LISTS: [&str; 5] = ["workloads", "instances", "nodes", "join-tokens", "api-tokens"];
 
@@ -33,21 +33,8 @@ impl Rig {
         let verified = Request::get(format!("{BASE}/audit/verify"));
         let verified = self.http.ask(&verified, LIMIT).await?;
         found.audit_verifies = verified.body.get("ok").and_then(Value::as_bool);
-        let (nodes, instances) = (list("nodes").await?, list("instances").await?);
-        for node in &nodes {
-            found.held.extend(books::held(node));
-            let text = |value: &Value, name: &str| value.get(name)?.as_str().map(str::to_owned);
-            let (name, id) = (text(node, "name").unwrap_or_default(), text(node, "id"));
-            let is_here = |instance: &&Value| {
-                let at = instance.pointer("/status/node").or_else(|| instance.get("node"));
-                let at = at.and_then(Value::as_str);
-                at.is_some() && (at == id.as_deref() || at == Some(name.as_str()))
-            };
-            found.places.push(PlacesSeen {
-                allocations: node.get("allocations").and_then(Value::as_u64).unwrap_or(0),
-                instances: instances.iter().filter(is_here).count() as u64,
-                node: name,
-            });
+        for node in list("nodes").await? {
+            found.held.extend(books::held(&node));
         }
         self.copies(&mut found).await;
         Ok(found)
@@ -59,7 +46,9 @@ impl Rig {
             found.copies.clear();
             let mut first = None;
             for place in self.places() {
-                let Some(copy) = self.copy(place).await else { break };
+                let Some((copy, records)) = self.copy(place).await else { break };
+                // All of one index, so that books and instances belong together.
+                found.places = books::places(&records);
                 let id = self.seats.get(place).and_then(super::Seat::id).unwrap_or(0);
                 let at = *first.get_or_insert(copy.applied);
                 if copy.applied != at {
@@ -73,12 +62,14 @@ impl Rig {
             crate::clock::sleep_ms(100).await;
         }
         found.copies.clear();
+        found.places.clear();
     }
 
     /// What one replica serves from its own copy; none: it applied something in between.
-    async fn copy(&self, place: usize) -> Option<Copy> {
+    async fn copy(&self, place: usize) -> Option<(Copy, Records)> {
         let before = self.status(place, LIMIT).await?.applied;
         let mut copy = Copy { applied: before, ..Copy::default() };
+        let mut all = Records::new();
         for list in LISTS {
             let mut records = Vec::new();
             let mut cursor = String::new();
@@ -95,7 +86,8 @@ impl Rig {
                 }
             }
             copy.lists.insert(list.to_owned(), books::hash(&records));
+            all.insert(list, records);
         }
-        (self.status(place, LIMIT).await?.applied == before).then_some(copy)
+        (self.status(place, LIMIT).await?.applied == before).then_some((copy, all))
     }
 }
