@@ -40,13 +40,16 @@ pub(crate) struct Sum {
     told: Duration,
 }
 
+/// Who is given each run that fails, with its seed.
+type Told<'a> = &'a (dyn Fn(u64, &Ran) + Sync);
+
 impl Campaign<'_> {
     fn is_over(&self, nth: u64, begun: &Clock) -> bool {
         self.limit.map_or(nth >= self.seeds, |limit| begun.elapsed() >= limit)
     }
 
     /// Runs them; `told` is given each run that fails, and there are lines of progress then.
-    pub(crate) fn run(&self, begun: &Clock, told: Option<&(dyn Fn(u64, &Ran) + Sync)>) -> Sum {
+    pub(crate) fn run(&self, begun: &Clock, told: Option<Told<'_>>) -> Sum {
         let next = AtomicU64::new(0);
         let sum = Mutex::new(Sum::default());
         let work = || {

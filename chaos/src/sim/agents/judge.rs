@@ -194,7 +194,7 @@ fn running(machines: &[Arc<Machine>], wanted: &BTreeMap<String, Wanted>) -> Vec<
         let name = &machine.name;
         let procs = machine.state().procs.clone();
         for (id, proc) in procs.iter().filter(|(_, proc)| proc.runs()) {
-            if !wanted.get(id).is_some_and(|wanted| wanted.node == node) {
+            if wanted.get(id).is_none_or(|wanted| wanted.node != node) {
                 breaches.push(breach("A1", format!("{id} runs on {name} and is not wanted there")));
             }
             if proc.stop_asked.is_some() {
