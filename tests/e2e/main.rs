@@ -17,6 +17,7 @@ mod agent;
 mod damage;
 mod failover;
 mod full_disk;
+mod golden;
 mod kills;
 mod limits;
 mod membership;

@@ -122,4 +122,4 @@ impl BackupError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -11,9 +11,11 @@ use std::{
 use bytes::Bytes;
 use openraft::Membership;
 use palisade_state::{ReplicaId, command::Entry as KernelEntry};
+use sha2::{Digest, Sha256};
 
 use crate::{
     Identity, IdentityError,
+    backup::tests::GOLDEN as BACKUP,
     disk::{Files, MemFiles},
     snapshot_file::{Head, SnapshotError, SnapshotReader, SnapshotWriter, newest_good},
     types::{EntryPayload, Node, Payload, decode_payload, encode_payload},
@@ -280,6 +282,29 @@ fn a_newer_identity_is_refused_with_both_formats_whatever_else_it_holds() {
     let error = Identity::read(dir.path()).unwrap_err();
     assert!(matches!(error, IdentityError::NewerFormat { found: 2, .. }), "{error}");
     says(&error.to_string(), "identity.json has format 2, and this release knows formats up to 1");
+}
+
+/// `sha256sum * > SHA256`, for a new file: those that are kept stay as they are, whatever the writers write by then.
+#[test]
+fn the_golden_files_are_those_that_were_kept() {
+    let dir = golden("");
+    let mut found = std::collections::BTreeMap::new();
+    for file in std::fs::read_dir(&dir).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        if name != "SHA256" {
+            let digest = Sha256::digest(std::fs::read(dir.join(&name)).unwrap());
+            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            found.insert(name, digest);
+        }
+    }
+    let pinned = std::fs::read_to_string(dir.join("SHA256")).unwrap();
+    for line in pinned.lines() {
+        let (digest, name) = line.split_once("  ").unwrap();
+        assert_eq!(found.get(name).map(String::as_str), Some(digest), "{name} was changed");
+    }
+    assert_eq!(pinned.lines().count(), found.len(), "a new file has a new line");
+    let tested = SEGMENTS.len() + ["tail", SNAPSHOT, "identity.json", BACKUP].len() + 3;
+    assert_eq!(found.len(), tested, "every file is read by a test");
 }
 
 fn says(text: &str, what: &str) {
