@@ -1,7 +1,7 @@
 //! The process driver and its shim, over real processes.
 
 use std::{
-    io::Read,
+    io::{Read, Write},
     net::TcpListener,
     os::unix::fs::{MetadataExt, PermissionsExt},
     sync::Arc,
@@ -384,6 +384,12 @@ async fn a_user_is_taken_by_root_and_refused_otherwise() {
     }
 }
 
+/// Says that a test proved nothing, past the capture of what tests print.
+fn skipped(why: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
+}
+
 fn chmod(path: &std::path::Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
@@ -395,7 +401,7 @@ fn mode(path: &std::path::Path) -> u32 {
 #[tokio::test]
 async fn a_directory_that_its_user_may_not_enter_is_named_with_the_way_out() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root starts programs of other users");
+        return skipped("only root starts programs of other users");
     }
     let rig = Rig::new();
     chmod(rig.dir.path(), 0o700);
@@ -415,7 +421,7 @@ async fn a_directory_that_its_user_may_not_enter_is_named_with_the_way_out() {
 #[tokio::test]
 async fn an_instances_directories_are_its_users_and_what_is_private_stays_so() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root starts programs of other users");
+        return skipped("only root starts programs of other users");
     }
     let rig = Rig::new();
     let mut spec = script("own", "true");

@@ -71,12 +71,13 @@ fn lost_message(identity: &Identity, why: &str) -> String {
 }
 
 fn read_mark(dir: &Path, name: &str) -> io::Result<Option<String>> {
-    match fs::read(dir.join(name)) {
+    let file = dir.join(name);
+    match fs::read(&file) {
         // A mark that cannot be read is one all the same.
-        Ok(text) => Ok(Some(
-            serde_json::from_slice::<Mark>(&text)
-                .map_or_else(|_| "its mark cannot be read".to_owned(), |mark| mark.why),
-        )),
+        Ok(text) => Ok(Some(serde_json::from_slice::<Mark>(&text).map_or_else(
+            |_| format!("so says {}, which is damaged itself", file.display()),
+            |mark| mark.why,
+        ))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }

@@ -23,4 +23,6 @@ pub use source::Source;
 pub use stages::MARKER;
 
 #[cfg(test)]
+mod decay;
+#[cfg(test)]
 mod tests;

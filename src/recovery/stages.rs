@@ -11,6 +11,8 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::files;
 
@@ -111,6 +113,15 @@ pub enum JournalError {
         #[source]
         source: serde_json::Error,
     },
+    /// Its checksum is wrong.
+    #[error(
+        "{} is damaged (its checksum is wrong), and nothing is done by what it says: put back a good copy of it, or let \
+         this machine join anew, in another directory, with `palisade cluster join`", file.display()
+    )]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+    },
     /// It is of a newer release.
     #[error(
         "{} has format {found}, and this release knows formats up to {FORMAT}: go on with the newer release", file.display()
@@ -136,14 +147,35 @@ pub(super) fn read_journal<T: DeserializeOwned>(file: PathBuf) -> Result<Option<
     if found > FORMAT {
         return Err(JournalError::Newer { file, found });
     }
-    serde_json::from_slice(&bytes).map(Some).map_err(malformed)
+    let mut fields: Fields = serde_json::from_slice(&bytes).map_err(malformed)?;
+    // Those of the first builds have none.
+    if let Some(kept) = fields.remove(SUM)
+        && kept != Value::from(sum(&fields).map_err(malformed)?)
+    {
+        return Err(JournalError::Damaged { file });
+    }
+    serde_json::from_value(Value::Object(fields)).map(Some).map_err(malformed)
+}
+
+type Fields = serde_json::Map<String, Value>;
+
+/// The field with the SHA-256 of the others, in compact JSON. A flipped bit would otherwise pass for another cluster.
+const SUM: &str = "sha256";
+
+fn sum(fields: &Fields) -> serde_json::Result<String> {
+    let digest = Sha256::digest(serde_json::to_vec(fields)?);
+    Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Writes a journal, durably.
 pub(super) fn write_journal(file: PathBuf, journal: &impl Serialize) -> Result<(), JournalError> {
     let write = || {
-        let text = serde_json::to_vec_pretty(journal).map_err(io::Error::other)?;
-        files::replace(&file, &text, 0o644)
+        let mut value = serde_json::to_value(journal)?;
+        if let Value::Object(fields) = &mut value {
+            let sum = sum(fields)?;
+            fields.insert(SUM.to_owned(), sum.into());
+        }
+        files::replace(&file, &serde_json::to_vec_pretty(&value)?, 0o644)
     };
     write().map_err(|source| JournalError::Io { op: "write", file: file.clone(), source })
 }

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, process::Command};
 
 use crate::support::{
-    Replicas, Slot,
+    Replicas, Slot, lacks_tool,
     replicas::{token, tokens},
     skipped, until,
 };
@@ -23,6 +23,9 @@ impl Mounts {
             fs::create_dir_all(&dir).unwrap();
             let mount =
                 Command::new("mount").args(["-t", "tmpfs", "-o", SIZE, "tmpfs"]).arg(&dir).output();
+            if mount.is_err() {
+                lacks_tool("mount");
+            }
             if !mount.is_ok_and(|out| out.status.success()) {
                 return None;
             }

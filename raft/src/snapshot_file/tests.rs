@@ -275,6 +275,49 @@ fn a_snapshot_under_another_ones_name_is_refused() {
 }
 
 #[test]
+fn what_came_in_part_and_decays_is_sent_again_or_refused_and_never_named() {
+    let source = MemFiles::new();
+    let info = write(&source, 2, 77);
+    let whole = source.read(&info.path).unwrap();
+    let part = Part { position: info.head.position, bytes: whole.len() as u64, crc: info.crc };
+    let name = dir().join(format!("77-2-{}-{:08x}.part", whole.len(), info.crc));
+    let mut again = 0;
+    for seed in 0..300_usize {
+        let files = MemFiles::new();
+        let port: Arc<dyn Files> = Arc::new(files.clone());
+        let resume = || SnapshotReceiver::resume(port.clone(), dir(), CLUSTER, &part).unwrap();
+        let came = 1 + (seed * 7919 + 100) % (whole.len() - 1);
+        files.create_dir_all(dir()).unwrap();
+        let at = (seed * 4099 + 13) % came;
+        let mut hurt = whole[..came].to_vec();
+        match seed % 4 {
+            0 => hurt.truncate(at),
+            1 => hurt[at] ^= 1 << (seed % 8),
+            2 => hurt[at..].iter_mut().take(512).for_each(|byte| *byte = 0),
+            _ => hurt[at..].iter_mut().take(64).for_each(|byte| *byte ^= 0xff),
+        }
+        let kept = |bytes: &[u8]| {
+            // There is none yet the first time.
+            let _ = files.remove(&name);
+            let file = files.create(&name).unwrap();
+            file.write_all_at(0, bytes).unwrap();
+            file.sync_data().unwrap();
+            resume()
+        };
+        let sound = kept(&whole[..came]).offset();
+        let mut receiver = kept(&hurt);
+        assert!(receiver.offset() <= sound, "case {seed}");
+        again += usize::from(receiver.offset() < sound);
+        let from = usize::try_from(receiver.offset()).unwrap();
+        receiver.push(&whole[from..]).unwrap();
+        let received = receiver.finish().unwrap();
+        assert_eq!(received, info, "case {seed}");
+        assert!(files.read(&info.path).unwrap() == whole, "case {seed}: it has its name");
+    }
+    assert!(again > 100, "{again}: none of the damage was found");
+}
+
+#[test]
 fn every_flipped_bit_and_every_length_is_found() {
     let files = MemFiles::new();
     let mut writer = SnapshotWriter::create(Arc::new(files.clone()), dir(), head(1, 1)).unwrap();

@@ -147,37 +147,42 @@ fn kinds(dir: &Path) -> Vec<Vec<PathBuf>> {
     ]
 }
 
-/// Damages a file of the kind whose turn it is; says what it did.
-fn hurt(dir: &Path, seed: u64) -> String {
-    let kinds = kinds(dir);
-    let kind = &kinds[seed as usize % kinds.len()];
-    let path = &kind[dice(seed, kind.len() as u64) as usize];
-    let mut bytes = std::fs::read(path).unwrap();
+/// Damages what a file holds; says what it did.
+pub(super) fn decay(bytes: &mut Vec<u8>, seed: u64) -> String {
     let used = bytes.iter().rposition(|byte| *byte != 0).map_or(1, |at| at + 1);
-    let at = dice(seed + 1, used as u64) as usize;
+    let at = (dice(seed + 1, used as u64) as usize).min(bytes.len().saturating_sub(1));
     let zero = |bytes: &mut Vec<u8>, size: usize| {
         let from = at / size * size;
         let to = (from + size).min(bytes.len());
         bytes[from..to].fill(0);
     };
-    let what = match dice(seed + 2, 4) {
-        0 => {
+    match dice(seed + 2, 4) {
+        0 if !bytes.is_empty() => {
             bytes[at] ^= 1 << (seed % 8);
             format!("bit {} of byte {at} flipped", seed % 8)
         }
         1 => {
-            zero(&mut bytes, 4096);
+            zero(bytes, 4096);
             format!("the page of byte {at} zeroed")
         }
         2 => {
-            zero(&mut bytes, 512);
+            zero(bytes, 512);
             format!("the sector of byte {at} zeroed")
         }
         _ => {
             bytes.truncate(at);
             format!("cut to {at} bytes")
         }
-    };
+    }
+}
+
+/// Damages a file of the kind whose turn it is; says what it did.
+fn hurt(dir: &Path, seed: u64) -> String {
+    let kinds = kinds(dir);
+    let kind = &kinds[seed as usize % kinds.len()];
+    let path = &kind[dice(seed, kind.len() as u64) as usize];
+    let mut bytes = std::fs::read(path).unwrap();
+    let what = decay(&mut bytes, seed);
     std::fs::write(path, bytes).unwrap();
     format!("case {seed}: {}: {what}", path.strip_prefix(dir).unwrap().display())
 }
@@ -277,4 +282,34 @@ async fn any_decay_of_any_file_loses_nothing_or_is_refused_with_file_and_offset(
         recovered > cases / 5 && refused > cases / 5,
         "{recovered} recovered, {refused} refused"
     );
+}
+
+/// The marks say why a replica must not start; each does so however it decays.
+#[test]
+fn a_mark_that_bars_a_start_bars_it_however_it_decays() {
+    let dir = tempfile::tempdir().unwrap();
+    let identity =
+        || Identity { cluster: "c1".into(), lineage: "l1".into(), epoch: 0, replica: ReplicaId(1) };
+    let whole = r#"{"cluster":"c1","replica":1,"why":"replica 4 took its place"}"#.as_bytes();
+    for name in ["removed.json", "lost.json", "copy.json"] {
+        let file = dir.path().join(name);
+        for seed in 0..CASES / 10 {
+            let mut bytes = whole.to_vec();
+            let what = format!("{name}: {}", decay(&mut bytes, seed));
+            std::fs::write(&file, &bytes).unwrap();
+            let barred = crate::exile::check(dir.path(), &identity()).err();
+            let error = StartError::from(barred.unwrap_or_else(|| panic!("{what}: it starts")));
+            let is_it = match name {
+                "removed.json" => matches!(error, StartError::Removed(_)),
+                "lost.json" => matches!(error, StartError::Lost(_)),
+                _ => matches!(error, StartError::Copy(_)),
+            };
+            let text = error.to_string();
+            let says = text.contains(file.to_str().unwrap())
+                || serde_json::from_slice::<serde_json::Value>(&bytes).is_ok();
+            assert!(is_it && says, "{what}: {text}");
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
+    crate::exile::check(dir.path(), &identity()).map_err(StartError::from).unwrap();
 }

@@ -23,9 +23,8 @@ fn small() -> Tuning {
 
 #[test]
 fn a_disk_that_others_fill_refuses_writes_serves_reads_and_is_well_again_by_itself() {
-    if let Some(why) = missing() {
-        eprintln!("skipped: a full tmpfs: {why}");
-        return;
+    if let Some(lack) = missing() {
+        return lack.skip("a full tmpfs");
     }
     let home = tempfile::tempdir().unwrap();
     let line = this_binary("crash::full::inside");

@@ -6,7 +6,9 @@
 //! recovery is the next one's past. `PALISADE_CRASH_ROUNDS` overrides how many there are.
 
 mod full;
+mod kept;
 mod kill;
+mod lack;
 mod model;
 mod power;
 mod writer;
@@ -19,7 +21,10 @@ use std::{
     time::Duration,
 };
 
-use self::model::{Counts, WRITERS};
+use self::{
+    kept::{KEPT, Kept},
+    model::{Counts, WRITERS},
+};
 
 /// The child's data directory.
 pub const DIR: &str = "PALISADE_CRASH_DIR";
@@ -58,12 +63,15 @@ enum Line {
     Recovered(Counts, u64),
     /// A writer's work is done up to here.
     Acked(usize, u64),
+    /// So much is durable in its history.
+    Kept(Kept),
 }
 
 fn parse(line: &str) -> Option<Line> {
     let mut words = line.split_whitespace();
     match words.next()? {
         "acked" => Some(Line::Acked(words.next()?.parse().ok()?, words.next()?.parse().ok()?)),
+        "kept" => Some(Line::Kept(Kept::parse(words.next()?)?)),
         "recovered" => {
             Some(Line::Recovered(model::counts(words.next()?)?, words.next()?.parse().ok()?))
         }
@@ -85,11 +93,18 @@ pub struct Campaign {
     pub term: u64,
     /// How many recoveries were reported.
     pub recoveries: u64,
+    /// What the children's history has durably, where that is asked for.
+    pub kept: Option<Kept>,
 }
 
 impl Campaign {
     fn new() -> Self {
-        Self { acked: [0; WRITERS], term: 0, recoveries: 0 }
+        Self { acked: [0; WRITERS], term: 0, recoveries: 0, kept: None }
+    }
+
+    /// One whose children find again what was durable in their history.
+    fn with_history() -> Self {
+        Self { kept: Some(Kept::default()), ..Self::new() }
     }
 
     fn start(&self, dir: &Path) -> Writer {
@@ -98,6 +113,7 @@ impl Campaign {
             .args(&line[1..])
             .env(DIR, dir)
             .env(ACKED, model::text(&self.acked))
+            .envs(self.kept.map(|kept| (KEPT, kept.text())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(std::fs::File::create(log(dir)).unwrap())
@@ -112,6 +128,7 @@ impl Campaign {
     fn take(&mut self, line: Line) {
         match line {
             Line::Acked(writer, number) => self.acked[writer] = self.acked[writer].max(number),
+            Line::Kept(kept) => self.kept = Some(kept),
             Line::Recovered(found, term) => {
                 assert!(
                     term > self.term,

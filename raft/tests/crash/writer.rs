@@ -10,6 +10,7 @@ use palisade_state::{ReplicaId, Store};
 
 use super::{
     ACKED, DIR,
+    kept::{self, Kept},
     model::{self, Counts, WRITERS},
 };
 use crate::{
@@ -75,7 +76,11 @@ pub async fn write_on(
 }
 
 async fn run(dir: &Path, acked: Counts) {
-    let replica = match start(dir, tuning()).await {
+    let (wanted, mut tuning) = (Kept::wanted(), tuning());
+    if wanted.is_some() {
+        tuning.history.linger = Duration::from_millis(2);
+    }
+    let replica = match start(dir, tuning).await {
         Ok(replica) => replica,
         Err(error) => {
             eprintln!("lost: it does not start: {error}: {:?}", std::error::Error::source(&error));
@@ -91,11 +96,21 @@ async fn run(dir: &Path, acked: Counts) {
     if let Some(what) = model::missing(&found, &acked) {
         return eprintln!("lost: {what}");
     }
+    if let Some(wanted) = wanted
+        && let Err(what) = wanted.find(&replica).await
+    {
+        return eprintln!("lost: {what}");
+    }
     println!("\nrecovered {} {}", model::text(&found), replica.status().term);
     let report = |writer, number| println!("acked {writer} {number}");
     let writing =
         (0..WRITERS).map(|writer| write_on(replica.clone(), writer, found[writer], report));
-    futures::future::join_all(writing).await;
+    let telling = async {
+        if wanted.is_some() {
+            kept::tell(&replica).await;
+        }
+    };
+    futures::future::join(futures::future::join_all(writing), telling).await;
     // The disk has failed under it: it waits to be ended, and says nothing more.
     std::future::pending::<()>().await;
 }

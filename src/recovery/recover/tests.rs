@@ -9,6 +9,7 @@ use palisade_state::{
 use super::*;
 use crate::{
     init::{InitOptions, NewReplica, init},
+    recovery::decay::{CASES, decayed},
     replica_dir::DirError,
 };
 
@@ -331,4 +332,37 @@ fn a_survivor_that_reaches_one_of_two_others_has_a_quorum() {
     assert!(plan.has_quorum());
     plan.members.extend([(member(4), silent()), (member(5), silent())]);
     assert!(!plan.has_quorum(), "two of five");
+}
+
+#[test]
+fn a_journal_that_decays_is_refused_by_name_and_never_taken_for_another() {
+    for stage in STAGES {
+        let home = tempfile::tempdir().unwrap();
+        let path = survivor(home.path());
+        let old = ReplicaDir::read(&path).unwrap().identity;
+        look(&path).carry_out_until(Some(stage)).unwrap();
+        let (marker, journal) = (path.join(MARKER), Journal::read(&path).unwrap());
+        let whole = fs::read(&marker).unwrap();
+        let mut refused = 0;
+        for seed in 0..CASES {
+            let (bytes, what) = decayed(&whole, seed);
+            fs::write(&marker, bytes).unwrap();
+            match Journal::read(&path) {
+                Ok(found) => assert_eq!(found, journal, "{stage:?}, {what}"),
+                Err(error) => {
+                    assert!(
+                        error.to_string().contains(marker.to_str().unwrap()),
+                        "{what}: {error}"
+                    );
+                    refused += 1;
+                }
+            }
+            let serving = ReplicaDir::read(&path).unwrap().check_log();
+            assert!(matches!(serving, Err(DirError::Recovering { .. })), "STAGE-2: {what}");
+        }
+        assert!(refused > CASES / 2, "{stage:?}: {refused}");
+        fs::write(&marker, whole).unwrap();
+        look(&path).carry_out().unwrap();
+        recovered(&path, &old);
+    }
 }

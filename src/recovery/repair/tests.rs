@@ -6,7 +6,10 @@ use palisade_state::ReplicaId;
 use super::*;
 use crate::{
     init::{InitOptions, NewReplica, init},
-    recovery::stages::JournalError,
+    recovery::{
+        decay::{CASES, decayed},
+        stages::JournalError,
+    },
     replica_dir::{DirError, ReplicaDir},
 };
 
@@ -224,4 +227,39 @@ fn a_journal_of_a_newer_release_is_refused_and_so_is_a_start() {
     let refused = survey_damage(&path).err().unwrap();
     assert!(matches!(refused, RepairError::Journal(JournalError::Newer { found: 9, .. })));
     assert!(matches!(ReplicaDir::read(&path), Err(DirError::Repairing { .. })));
+}
+
+#[test]
+fn a_journal_that_decays_is_refused_by_name_and_never_taken_for_another() {
+    for stage in STAGES {
+        let home = tempfile::tempdir().unwrap();
+        let path = damaged(home.path());
+        let before = content(&path);
+        until(&path, stage);
+        let (marker, journal) = (path.join(MARKER), RepairJournal::read(&path).unwrap());
+        let whole = fs::read(&marker).unwrap();
+        let mut refused = 0;
+        for seed in 0..CASES {
+            let (bytes, what) = decayed(&whole, seed);
+            fs::write(&marker, bytes).unwrap();
+            match RepairJournal::read(&path) {
+                Ok(found) => assert_eq!(found, journal, "{stage:?}, {what}"),
+                Err(error) => {
+                    assert!(
+                        error.to_string().contains(marker.to_str().unwrap()),
+                        "{what}: {error}"
+                    );
+                    assert!(
+                        matches!(ReplicaDir::read(&path), Err(DirError::Repairing { .. })),
+                        "STAGE-2: {stage:?}, {what}"
+                    );
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > CASES / 2, "{stage:?}: {refused}");
+        fs::write(&marker, whole).unwrap();
+        let came = end(&path);
+        repaired(&path, &before, &came);
+    }
 }

@@ -34,6 +34,13 @@ pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
 }
 
+/// Fails in CI, which is to install the tool that is missing: nobody reads what a green run says.
+#[track_caller]
+pub fn lacks_tool(tool: &str) {
+    let is_ci = std::env::var_os("CI").is_some();
+    assert!(!is_ci, "it needs {tool}, which CI is to install: it cannot be skipped here");
+}
+
 /// A file of the examples.
 pub fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)

@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "these tests run on the real clock and disk")]
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -122,47 +122,95 @@ async fn entries_that_nobody_told_of_are_a_gap_that_is_named() {
     end(&history, running).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_store_is_set_aside_and_begun_anew_from_the_window() {
-    // Whatever is done to its file: a clean start or a finding, and never the end of anything.
-    let dir = tempfile::tempdir().unwrap();
-    let mut world = written(dir.path()).await;
-    let good = std::fs::read(dir.path().join("history/store/db")).unwrap();
-    let end_of_data = crate::disk::data_end(&good);
-    let mut anew = 0;
-    let cases = std::env::var("PALISADE_DAMAGE_CASES").ok().and_then(|n| n.parse().ok());
-    for case in 0..cases.unwrap_or(24_usize) {
-        let data = tempfile::tempdir().unwrap();
-        copy(&dir.path().join("history"), &data.path().join("history"));
-        let mut bytes = good.clone();
-        let at = (case * 7919 + 13) * 4099 % end_of_data;
-        match case % 4 {
-            0 => bytes.truncate(at),
-            1 => bytes[at..].iter_mut().take(4096).for_each(|byte| *byte = 0),
-            2 => bytes[at] ^= 0x10,
-            _ => bytes[at..].iter_mut().take(64).for_each(|byte| *byte ^= 0xff),
+/// The files below a directory, but for the store's largest.
+fn beside_the_store(dir: &Path) -> Vec<PathBuf> {
+    let mut found = vec![];
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(beside_the_store(&path));
+        } else if !path.ends_with("store/db") {
+            found.push(path);
         }
-        std::fs::write(data.path().join("history/store/db"), bytes).unwrap();
-        let (history, running) = begin(data.path(), &world, identity());
-        world.tell(1);
-        let last = world.view().last_audit();
-        durable(&history, last).await;
-        let mut next = Some(0);
-        let mut seen = 0;
-        while let Some(from) = next {
-            match history.audit(from, 1000).await {
-                Ok(page) => {
-                    seen += page.items.len();
-                    next = page.next;
-                }
-                Err(_) => {
-                    eventually("it begins anew", || aside(data.path()) > 0).await;
-                    durable(&history, last).await;
-                    (seen, next) = (0, Some(0));
-                }
+    }
+    found.sort();
+    found
+}
+
+/// Damages what a file holds.
+fn hurt(file: &Path, case: usize) -> String {
+    let mut bytes = std::fs::read(file).unwrap();
+    let at = (case * 7919 + 13) * 4099 % crate::disk::data_end(&bytes).max(1);
+    let what = match case % 4 {
+        0 => {
+            bytes.truncate(at);
+            "cut"
+        }
+        1 => {
+            bytes.iter_mut().skip(at).take(4096).for_each(|byte| *byte = 0);
+            "zeroed"
+        }
+        2 => {
+            bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << (case / 4 % 8));
+            "a bit flipped"
+        }
+        _ => {
+            bytes.iter_mut().skip(at).take(64).for_each(|byte| *byte ^= 0xff);
+            "overwritten"
+        }
+    };
+    std::fs::write(file, bytes).unwrap();
+    format!("case {case}: {} at {at}: {what}", file.display())
+}
+
+/// What a history of which one file was damaged comes to: all of the window is there, or it is a newer release's and says
+/// so.
+async fn reads_all_or_says_why(history: &History, data: &Path, last: u64, what: &str) {
+    let is_newer = || history.status().findings.iter().any(|found| found.contains("has format"));
+    eventually(what, || {
+        is_newer() || history.durable().is_some_and(|durable| durable.audit >= last)
+    })
+    .await;
+    let (mut next, mut seen) = (Some(0), 0);
+    while let Some(from) = next.filter(|_| !is_newer()) {
+        match history.audit(from, 1000).await {
+            Ok(page) => {
+                seen += page.items.len();
+                next = page.next;
+            }
+            Err(_) => {
+                eventually(what, || aside(data) > 0).await;
+                durable(history, last).await;
+                (seen, next) = (0, Some(0));
             }
         }
-        assert_eq!(seen as u64, last, "case {case}: all of the window");
+    }
+    assert!(is_newer() || seen as u64 == last, "{what}: {seen} of {last} are there");
+    if aside(data) > 0 {
+        let found = || history.status().findings.iter().any(|found| found.contains("set aside"));
+        eventually(&format!("{what}: a finding"), found).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_store_is_set_aside_and_begun_anew_from_the_window() {
+    // Whatever is done to any of its files: a clean start or a finding, and never the end of anything.
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = written(dir.path()).await;
+    let others = beside_the_store(&dir.path().join("history"));
+    let named = |name: &str| others.iter().any(|path| path.ends_with(name));
+    assert!(named("about.json") && named("reached") && named("store/conf"), "{others:?}");
+    let mut anew = 0;
+    let cases = std::env::var("PALISADE_DAMAGE_CASES").ok().and_then(|n| n.parse().ok());
+    for case in 0..cases.unwrap_or(48_usize) {
+        let data = tempfile::tempdir().unwrap();
+        copy(&dir.path().join("history"), &data.path().join("history"));
+        let other = others[case / 8 % others.len()].strip_prefix(dir.path()).unwrap();
+        let file = if case % 2 == 0 { Path::new("history/store/db") } else { other };
+        let what = hurt(&data.path().join(file), case / 2);
+        let (history, running) = begin(data.path(), &world, identity());
+        world.tell(1);
+        reads_all_or_says_why(&history, data.path(), world.view().last_audit(), &what).await;
         anew += aside(data.path());
         end(&history, running).await;
         world = restart(world);
