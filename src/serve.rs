@@ -36,6 +36,8 @@ use crate::{
 };
 
 mod certificate;
+#[cfg(debug_assertions)]
+mod rehearsal;
 
 /// How long agents and requests get to go elsewhere when the replica stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -195,6 +197,8 @@ async fn start_replica(
         ReplicaOptions::new(dir.data(), dir.identity.clone(), dir.config.peer_listen, tls, rt);
     options.neighbours = neighbours;
     options.tuning.history.retention = dir.config.history.into();
+    #[cfg(debug_assertions)]
+    rehearsal::rehearse(&mut options.tuning)?;
     let started = island.handle.spawn(Replica::start(options)).await;
     let started = started.map_err(|error| failed("the replica's start panicked", &error))?;
     let replica = started.map_err(|error| match error {

@@ -31,3 +31,4 @@ mod support;
 mod tidy;
 mod tokens;
 mod transcript;
+mod upgrade;

@@ -291,6 +291,73 @@ fn a_replica_that_moved_is_found_at_its_new_address() {
     all.write(0, "after");
 }
 
+#[test]
+fn an_address_that_is_set_from_elsewhere_is_where_a_replica_is_found() {
+    let mut all = Replicas::start(3);
+    let index = 2;
+    all.home.palisade(&["cluster", "transfer-leader", "1"]).ok();
+    all.stop(index);
+    let (peer, api) = all.spare_ports();
+    let to = format!("127.0.0.1:{peer},{api}");
+    all.home.palisade(&["cluster", "set-address", "3", &to, "--dry-run"]).ok();
+    let record = |all: &Replicas| {
+        let status = status(all)?;
+        let third = list(&status, "/members").iter().find(|one| number(one, "/id") == 3)?.clone();
+        Some((text(&third, "/peerAddr").to_owned(), text(&third, "/apiAddr").to_owned()))
+    };
+    let before = until("the record", || record(&all));
+    assert_eq!(before.0, all.peer_addr(index), "a dry run does nothing");
+    all.home.palisade(&["cluster", "set-address", "3", &to]).ok();
+    let now = (format!("127.0.0.1:{peer}"), format!("127.0.0.1:{api}"));
+    until("the new record", || (record(&all)? == now).then_some(()));
+    all.write(0, "while-it-moves");
+    // It listens there, and says nothing of it itself: the record alone leads to it.
+    let file = all.dir(index).join("replica.toml");
+    let config = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, moved(&config, (&now.0, &now.1), &[])).unwrap();
+    all.api.addrs[index].clone_from(&now.1);
+    all.spawn(index);
+    all.ready(index);
+    until("what it missed", || {
+        all.names(index).contains(&"while-it-moves".to_owned()).then_some(())
+    });
+    until("its turn to lead", || {
+        (all.home.palisade(&["cluster", "transfer-leader", "3"]).code == 0).then_some(())
+    });
+    all.write(index, "led-by-it");
+    let audit = all.home.palisade(&["-o", "json", "audit", "ls"]).ok().stdout;
+    assert!(audit.contains("cluster.setAddress"), "{audit}");
+}
+
+#[test]
+fn a_removal_that_leaves_one_is_made_when_it_is_forced() {
+    let mut all = Replicas::start(3);
+    all.write(0, "before");
+    let remove = |all: &Replicas, id: &str, more: &[&str]| {
+        let mut line = vec!["cluster", "remove", id];
+        line.extend(more);
+        all.home.palisade(&line)
+    };
+    all.home.palisade(&["cluster", "transfer-leader", "1"]).ok();
+    remove(&all, "3", &[]).ok();
+    assert_eq!(all.ends(2), 4, "{}", all.log(2));
+    until("two voters", || (voters(&status(&all)?) == [1, 2]).then_some(()));
+    remove(&all, "2", &[]).ends(4).says(&["--force"]);
+    assert_eq!(voters(&status(&all).unwrap()), [1, 2], "a refusal changes nothing");
+    remove(&all, "2", &["--force"]).ok();
+    assert_eq!(all.ends(1), 4, "{}", all.log(1));
+    until("one voter", || (voters(&status(&all)?) == [1]).then_some(()));
+    all.write(0, "alone");
+    let last = remove(&all, "1", &["--force"]).says(&["is the last voter"]);
+    assert_ne!(last.code, 0, "{last:#?}");
+    let names = all.names(0);
+    assert!(
+        ["before", "alone"].iter().all(|name| names.contains(&(*name).to_owned())),
+        "{names:?}"
+    );
+    all.refuses(1).ends(4).says(&["was removed from cluster"]);
+}
+
 /// A replica's configuration with other addresses: where it listens, and where it looks for the others.
 fn moved(config: &str, listen: (&str, &str), moves: &[(String, String)]) -> String {
     let lines = config.lines().map(|line| match line.split_once('=') {

@@ -20,7 +20,7 @@ const SLOW: Duration = Duration::from_secs(10);
 /// How long one replica is waited for.
 const LIMIT: Duration = Duration::from_secs(2);
 /// So long may a follower say nothing to the leader before it counts as away.
-const SILENT_MS: u64 = 2_000;
+pub(super) const SILENT_MS: u64 = 2_000;
 
 /// A change of the voters that is not over.
 pub(crate) struct Change {

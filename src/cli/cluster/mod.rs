@@ -12,6 +12,7 @@ mod restore;
 mod status;
 mod transfer;
 mod trust;
+mod upgrade;
 
 use clap::Subcommand;
 use serde_json::Value;
@@ -58,6 +59,8 @@ enum Verb {
     Undrain(drain::Drain),
     /// Note where a replica is reached now
     SetAddress(address::SetAddress),
+    /// Show who runs which release, and which replica is next to be upgraded
+    Upgrade(upgrade::Upgrade),
 }
 
 impl Cluster {
@@ -75,6 +78,7 @@ impl Cluster {
             Verb::Drain(drain) => drain.run(session, false).await,
             Verb::Undrain(drain) => drain.run(session, true).await,
             Verb::SetAddress(set) => set.run(session).await,
+            Verb::Upgrade(upgrade) => upgrade.run(session).await,
         }
     }
 }

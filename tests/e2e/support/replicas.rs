@@ -180,10 +180,20 @@ impl Replicas {
 
     /// Is told where it is reached now when it is started next.
     pub fn spawn_with(&mut self, index: usize, args: &[&str]) {
+        self.spawn_in(index, args, None);
+    }
+
+    /// Starts one that says of itself that it is another release, `VERSION/FORMAT`: debug builds can.
+    pub fn spawn_rehearsing(&mut self, index: usize, build: &str) {
+        self.spawn_in(index, &[], Some(build));
+    }
+
+    fn spawn_in(&mut self, index: usize, args: &[&str], build: Option<&str>) {
         let path = self.home.path().join(format!("replica-{}.log", index + 1));
         let log = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
         let mut command = self.serve(index);
         command.args(args).stdin(Stdio::piped()).stdout(log.try_clone().unwrap()).stderr(log);
+        command.envs(build.map(|build| ("PALISADE_REHEARSED_BUILD", build)));
         self.running[index] = Some(command.spawn().unwrap());
     }
 
