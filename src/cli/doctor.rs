@@ -55,7 +55,9 @@ async fn look(client: &Client, context: Option<&str>) -> Vec<Value> {
     let answers =
         |place: &Address| seen.0.iter().any(|one| one.address == *place && one.status().is_some());
     let leader = best.and_then(super::cluster::leader_address).filter(answers);
-    let found = cluster(client, leader).await;
+    // Whoever knows most says why when nobody leads; one that hangs would say nothing.
+    let asked = leader.or_else(|| seen.best().map(|one| one.address.clone()));
+    let found = cluster(client, asked).await;
     let found: Vec<Value> = found.into_iter().filter(|one| !is_said(&own, one)).collect();
     findings.extend(own);
     findings.extend(found);
@@ -130,12 +132,12 @@ fn is_said(said: &[Value], finding: &Value) -> bool {
 }
 
 /// What the cluster finds itself; the leader alone knows which members are silent.
-async fn cluster(client: &Client, leader: Option<Address>) -> Vec<Value> {
+async fn cluster(client: &Client, first: Option<Address>) -> Vec<Value> {
     let call = Call::get(format!("{BASE}/self-check"));
     let mut asked = None;
-    if let Some(leader) = leader {
+    if let Some(first) = first {
         // What it refuses is its word; others know better only when it says nothing.
-        let said = client.call_at(&leader, &call, BUDGET).await;
+        let said = client.call_at(&first, &call, BUDGET).await;
         asked = Some(said).filter(|said| said.as_ref().err().is_none_or(|e| e.refusal().is_some()));
     }
     let asked = match asked {
