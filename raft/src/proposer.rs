@@ -395,6 +395,8 @@ pub(crate) async fn tick<R: AsyncRuntime>(
     proposer: Proposer,
     every: Duration,
 ) {
+    #[cfg(feature = "planted")]
+    rt.spawn("late tick", Box::pin(crate::late_tick::run(rt.clone(), raft.clone())));
     loop {
         rt.sleep(every).await;
         if !raft.is_leader() {

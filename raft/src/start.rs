@@ -395,10 +395,6 @@ impl<R: AsyncRuntime> Parts<R> {
         let (rt, raft, published) = (self.rt.clone(), self.raft.clone(), self.published.clone());
         let tick = proposer::tick(rt, raft, published, proposer.clone(), self.tuning.tick);
         spawn_until(&self.rt, stop.clone(), "tick", tick);
-        #[cfg(feature = "planted")]
-        let late = crate::late_tick::run(self.rt.clone(), self.raft.clone());
-        #[cfg(feature = "planted")]
-        spawn_until(&self.rt, stop.clone(), "late tick", late);
     }
 
     /// What this replica says of itself, and what it does with what others say while it leads.
