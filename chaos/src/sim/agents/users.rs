@@ -96,7 +96,7 @@ impl User {
         let one = json!({ "workload": name });
         match self.random.below(20) {
             0..=8 => {
-                let (count, cpu) = (self.random.within(1, 4), 100 * self.random.within(1, 9));
+                let (count, cpu) = (self.random.within(1, 4), 100 * self.random.within(2, 14));
                 let memory = self.random.within(16, 700) << 20;
                 // A few kinds of task, so that some changes replace what runs and some do not.
                 ("workloads.apply", spec(&name, count, cpu, memory, self.random.below(3)))
