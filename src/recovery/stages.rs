@@ -150,7 +150,7 @@ pub(super) fn read_journal<T: DeserializeOwned>(file: PathBuf) -> Result<Option<
     let mut fields: Fields = serde_json::from_slice(&bytes).map_err(malformed)?;
     // Those of the first builds have none.
     if let Some(kept) = fields.remove(SUM)
-        && kept != Value::from(sum(&fields).map_err(malformed)?)
+        && kept != sum(&fields).map_err(malformed)?
     {
         return Err(JournalError::Damaged { file });
     }

@@ -76,7 +76,12 @@ mod tests {
 
     #[test]
     fn an_event_that_is_missing_or_doubled_is_found() {
-        assert_eq!(violations(|books| drop(books.events.remove(1))), 1);
+        assert_eq!(
+            violations(|books| {
+                let _ = books.events.remove(1);
+            }),
+            1
+        );
         assert_eq!(violations(|books| books.events[2] = books.events[1].clone()), 2);
     }
 
