@@ -242,7 +242,7 @@ impl Engine {
         match stored {
             Ok(()) => {
                 self.parts.rt.crash_point("agent_spec_stored").await;
-                tracing::info!(
+                tracing::debug!(
                     generation = new.generation,
                     fence = %Fence::of(new.fence.as_ref()),
                     instances = new.instances.len(),
