@@ -205,6 +205,12 @@ pub(crate) fn check(replicas: &[NewReplica]) -> Result<(), InitError> {
     for replica in replicas {
         let id = format!("replica id {}", replica.id);
         let (peer, api) = (replica.addr(replica.peer_port), replica.addr(replica.api_port));
+        let host = replica.host.trim_matches(['[', ']']);
+        if host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
+            return invalid(format!(
+                "{peer} is where to listen, and nobody is reached there: give a name or an IP"
+            ));
+        }
         for thing in [id, peer, api] {
             if !seen.insert(thing.clone()) {
                 return invalid(format!("{thing} is given twice"));
@@ -229,6 +235,8 @@ pub(crate) fn claim(dir: &Path) -> Result<(), InitError> {
         .map_err(io_error)?
         .into_iter()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        // Whoever looked at a directory that was none has left it there.
+        .filter(|name| name != "LOCK")
         .collect();
     if names.is_empty() {
         return Ok(());
@@ -259,7 +267,7 @@ impl From<InitError> for crate::output::Failure {
         match error {
             InitError::Invalid(_) => Self::usage(text),
             InitError::NotEmpty { .. } => Self::new(Exit::Conflict, text)
-                .hint("give another --dir: a cluster is never made over something else"),
+                .hint("give another directory: nothing is made over something else"),
             error => Self::new(Exit::of_cause(&error), text),
         }
     }
@@ -311,12 +319,24 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_reached_at_an_address_to_listen_on() {
+        for host in ["0.0.0.0", "[::]"] {
+            let host = host.to_owned();
+            let error =
+                check(&[NewReplica { id: 1, host, peer_port: 1, api_port: 2 }]).unwrap_err();
+            assert!(error.to_string().contains("is where to listen"), "{error}");
+        }
+    }
+
+    #[test]
     fn a_directory_with_something_in_it_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("LOCK"), "").unwrap();
+        claim(dir.path()).unwrap();
         fs::write(dir.path().join("precious"), "x").unwrap();
         let error = init(&options(dir.path().to_owned())).unwrap_err();
         assert!(matches!(error, InitError::NotEmpty { .. }), "{error}");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]

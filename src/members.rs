@@ -34,14 +34,17 @@ fn change(change: MemberChange) -> Change {
 fn error(error: ManageError) -> Error {
     let (code, hint) = match error.why {
         Why::UnknownReplica => (Code::NotFound, "`palisade cluster status` shows the members"),
-        Why::Invalid => (Code::InvalidInput, "`palisade cluster status` shows the members"),
+        Why::Invalid => (
+            Code::InvalidInput,
+            "write HOST:PEERPORT,APIPORT with two different ports, at which others reach it",
+        ),
         Why::Removed => (Code::InvalidState, "join a new replica with `palisade cluster join`"),
-        Why::LastVoter => (Code::InvalidState, "join another replica first"),
+        Why::LastVoter => (Code::InvalidState, "`palisade cluster join` makes another one"),
         Why::AtRisk => {
             (Code::InvalidState, "bring the others back first; look at `palisade cluster status`")
         }
         Why::NotAVoter | Why::NotHealthy => {
-            (Code::InvalidState, "`palisade cluster status` shows how far it is")
+            (Code::InvalidState, "`palisade cluster status` shows who answers and how far each is")
         }
         Why::Busy => (Code::Conflict, "try again in a moment"),
         Why::NoLeader => (

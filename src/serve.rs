@@ -104,6 +104,8 @@ pub async fn run(options: ServeOptions, stop: impl Future<Output = ()> + Send) -
     let only = options.dir.is_dir().then(|| DirLock::acquire(&options.dir)).transpose();
     let _only = only.map_err(|error| failed("cannot start", &error))?;
     let dir = ReplicaDir::read(&options.dir).map_err(|error| cannot_start(&options.dir, &error))?;
+    // A disk that is gone is not one that is full.
+    dir.check_log().map_err(|error| cannot_start(&dir.path, &error))?;
     palisade_raft::room_for_new(&StdFiles, &dir.data(), &LogSizes::default())
         .map_err(|error| failed("cannot start the replica", &error))?;
     if let Err(error) = BackupKey::load(&dir.pki("backup.key"))
@@ -186,7 +188,6 @@ async fn start_replica(
     neighbours: Neighbours,
 ) -> Outcome<Arc<Replica>> {
     dir.member().map_err(|error| failed("cannot start", &error))?;
-    dir.check_log().map_err(|error| cannot_start(&dir.path, &error))?;
     let tls = PeerTls {
         ca_der: vec![authority.cert_der().clone()],
         chain_der: certificate.chain.clone(),

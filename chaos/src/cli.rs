@@ -1,6 +1,11 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{
+    ffi::OsString,
+    hash::{BuildHasher, Hasher},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -21,8 +26,9 @@ const INCOMPLETE: u8 = 3;
     version,
     arg_required_else_help = true,
     max_term_width = 100,
-    after_help = "Exit codes of run: 0 passed, 1 a claim was not kept, 2 usage, 3 incomplete\n\
+    after_help = "Exit codes of run and soak: 0 passed, 1 a claim was not kept, 2 usage, 3 incomplete\n\
         (a fault was skipped or a check had nothing to look at, for want of privilege or time).\n\
+        Exit codes of sim: 0 passed, 1 a check failed, 2 usage.\n\
         Exit codes of bench: 0 measured, 2 usage, 3 something could not be measured."
 )]
 struct Cli {
@@ -198,7 +204,8 @@ impl Run {
                 return USAGE;
             }
         };
-        if !can_report(self.report.as_deref()) {
+        let programs = [self.bin.as_deref(), self.bin_next.as_deref()];
+        if !can_report(self.report.as_deref()) || !programs.into_iter().all(can_drive) {
             return USAGE;
         }
         if let Some(status) = enclosure::enter() {
@@ -242,8 +249,17 @@ impl Run {
     }
 }
 
+/// A seed for a run that names none. The number of the process would not do: within namespaces it is the same each time.
 pub(crate) fn another_seed() -> u64 {
-    clock::unix_seconds() << 16 | u64::from(std::process::id() & 0xffff)
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    clock::unix_seconds() << 16 | (random & 0xffff)
+}
+
+/// Whether a program that is to be driven is there; says so if not.
+pub(crate) fn can_drive(bin: Option<&std::path::Path>) -> bool {
+    let Some(missing) = bin.filter(|bin| !bin.is_file()) else { return true };
+    eprintln!("error: there is no program {}; nothing was started.", missing.display());
+    false
 }
 
 /// Whether a report can be written there; says so if not.
@@ -377,15 +393,15 @@ pub(crate) async fn stopped() {
 fn list() -> u8 {
     println!("faults");
     for fault in Fault::ALL {
-        println!("  {:<11} {}", fault.name(), fault.describe());
+        println!("  {:<13} {}", fault.name(), fault.describe());
     }
     println!("simulated faults");
     for fault in crate::sim::Fault::ALL {
-        println!("  {:<11} {}", fault.name(), fault.describe());
+        println!("  {:<13} {}", fault.name(), fault.describe());
     }
     println!("checks");
     for check in checks::ALL {
-        println!("  {:<11} {}", check.id, check.claim);
+        println!("  {:<13} {}", check.id, check.claim);
     }
     0
 }

@@ -171,7 +171,7 @@ impl Identity {
                 found: Box::new(found),
                 expected: Box::new(self.clone()),
             }),
-            None if has_log(dir) => Err(IdentityError::Missing { file }),
+            None if has_log(dir)? => Err(IdentityError::Missing { file }),
             None => self.write(dir, &file).map_err(|source| IdentityError::Io {
                 op: "write",
                 file,
@@ -202,9 +202,23 @@ impl Identity {
 }
 
 /// Whether a replica has run on the directory: it gets its identity before its log.
-pub(crate) fn has_log(dir: &Path) -> bool {
-    let is_segment = |entry: fs::DirEntry| entry.path().extension().is_some_and(|end| end == "seg");
-    fs::read_dir(dir.join("log")).is_ok_and(|entries| entries.flatten().any(is_segment))
+///
+/// # Errors
+/// It cannot be found out.
+pub(crate) fn has_log(dir: &Path) -> Result<bool, IdentityError> {
+    let log = dir.join("log");
+    let failed = |source| IdentityError::Io { op: "read", file: log.clone(), source };
+    let entries = match fs::read_dir(&log) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(source) => return Err(failed(source)),
+    };
+    for entry in entries {
+        if entry.map_err(failed)?.path().extension().is_some_and(|end| end == "seg") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Where in `text` a parser found what it complains about.

@@ -45,7 +45,7 @@ pub(crate) struct Leadership {
 /// A leader and its own term. What is shown as the vote is durable, and the leader need not be yet: while its vote is on
 /// the way to the disk, or cannot get there, it is another's. `whole` is what belongs together, and can be older.
 fn pair(vote: (u64, u64), leader: Option<u64>, whole: (u64, Option<u64>)) -> (u64, Option<u64>) {
-    if whole.1 == leader {
+    if whole.1 == leader && whole.0 >= vote.0 {
         (whole.0, leader)
     } else {
         (vote.0, leader.filter(|leader| *leader == vote.1))
@@ -188,6 +188,8 @@ mod tests {
         assert_eq!(pair((2, 1), Some(5), (3, Some(5))), (3, Some(5)));
         assert_eq!(pair((2, 1), Some(5), (2, Some(1))), (2, None));
         assert_eq!(pair((2, 1), None, (3, None)), (3, None));
+        // What belongs together is of an earlier term, and a newer vote for another is durable: no leader of it is known.
+        assert_eq!(pair((4, 2), Some(1), (3, Some(1))), (4, None));
     }
 
     #[test]

@@ -91,23 +91,27 @@ pub(crate) fn check_gap(recovered: &Recovered, found: &Found) -> Result<(), Star
 /// # Errors
 /// What is free, and what must be.
 pub fn room_for_new(files: &dyn Files, dir: &Path, sizes: &LogSizes) -> Result<(), StartError> {
-    if has_log(dir) {
+    if has_log(dir)? {
         return Ok(());
     }
     let there = dir.ancestors().find(|place| place.exists()).unwrap_or(dir);
-    check_room(files, there, sizes.reserve_bytes.saturating_add(sizes.first_segment_bytes))
+    room_at(files, there, sizes.reserve_bytes.saturating_add(sizes.first_segment_bytes))
+}
+
+fn room_at(files: &dyn Files, dir: &Path, needed: u64) -> Result<(), StartError> {
+    // A file system that does not say counts as having room.
+    let free = files.free_bytes(dir).unwrap_or(u64::MAX);
+    if free >= needed {
+        return Ok(());
+    }
+    Err(StartError::NoRoom { dir: dir.to_owned(), free_mib: free >> 20, needed_mib: needed >> 20 })
 }
 
 /// Refuses to begin a log where nothing could be written to it. One that exists is served whatever is free.
 fn check_room(files: &dyn Files, dir: &Path, needed: u64) -> Result<(), StartError> {
     let log = dir.join("log");
     let begun = files.list(&log).is_ok_and(|names| !names.is_empty());
-    // A file system that does not say counts as having room.
-    let free = files.free_bytes(if begun { &log } else { dir }).unwrap_or(u64::MAX);
-    if begun || free >= needed {
-        return Ok(());
-    }
-    Err(StartError::NoRoom { dir: dir.to_owned(), free_mib: free >> 20, needed_mib: needed >> 20 })
+    if begun { Ok(()) } else { room_at(files, dir, needed) }
 }
 
 pub(crate) async fn recover(options: &ReplicaOptions) -> Result<Recovery, StartError> {

@@ -46,10 +46,10 @@ use crate::{
     wal::{Handle, Running},
 };
 
-/// The wires to the peers, and what serves them.
 /// Entries kept in memory for followers that are a little behind, and kept at all behind a snapshot, in bytes.
 const KEEP_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// The wires to the peers, and what serves them.
 struct Connected {
     transport: Arc<dyn Transport>,
     serving: Option<(TcpListener, Arc<TlsState>)>,

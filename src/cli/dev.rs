@@ -106,11 +106,11 @@ async fn run(verb: Verb, global: &Global) -> Outcome {
             Ok(())
         }
         Verb::KillLeader(place) => {
-            output::say("killing the leader");
             print_killed(format, &kill_leader(&Layout::new(&place.dir)).await?)
         }
         Verb::Status(place) => {
             let layout = Layout::new(&place.dir);
+            dev::check_ours(&layout)?;
             print_status(format, &status(&layout), &layout.command(""))
         }
     }

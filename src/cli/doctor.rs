@@ -136,9 +136,12 @@ async fn cluster(client: &Client, first: Option<Address>) -> Vec<Value> {
     let call = Call::get(format!("{BASE}/self-check"));
     let mut asked = None;
     if let Some(first) = first {
-        // What it refuses is its word; others know better only when it says nothing.
+        // What it refuses is its word, unless it only stops leading; others know better when it says nothing.
         let said = client.call_at(&first, &call, BUDGET).await;
-        asked = Some(said).filter(|said| said.as_ref().err().is_none_or(|e| e.refusal().is_some()));
+        let is_final = said.as_ref().err().is_none_or(|error| {
+            error.is("NO_QUORUM") || error.refusal().is_some_and(|refusal| !refusal.retryable)
+        });
+        asked = is_final.then_some(said);
     }
     let asked = match asked {
         Some(asked) => asked,

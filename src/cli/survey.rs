@@ -72,6 +72,11 @@ fn worth(status: &Value) -> (u64, bool, u64, u64) {
 }
 
 impl Seen {
+    /// Which replica answered.
+    pub(crate) fn replica(&self) -> Option<u64> {
+        self.status()?.get("replica").and_then(Value::as_u64)
+    }
+
     /// What it said, if it did.
     pub fn status(&self) -> Option<&Value> {
         self.said.as_ref().ok()
@@ -133,11 +138,14 @@ impl Survey {
     }
 
     /// Members that whoever knows most of their cluster names, and that were not asked.
-    fn not_asked(&self) -> Vec<Address> {
+    pub(crate) fn not_asked(&self) -> Vec<Address> {
         let mut named: Vec<Address> = vec![];
         for cluster in self.clusters() {
             let best = self.best_of(cluster).and_then(Seen::status);
-            let places = best.map_or(&[][..], members).iter().filter_map(|m| text(m, "/apiAddr"));
+            // One that answered under another name was asked.
+            let silent = |member: &&Value| !self.answered(cluster, number(member, "/id"));
+            let places = best.map_or(&[][..], members).iter().filter(silent);
+            let places = places.filter_map(|member| text(member, "/apiAddr"));
             for address in places.filter_map(|place| Address::parse(place).ok()) {
                 let is_known = self.0.iter().any(|s| s.address.host_port() == address.host_port());
                 if !is_known && !named.contains(&address) {

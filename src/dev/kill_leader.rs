@@ -17,7 +17,7 @@ use crate::{
     client::{BASE, Call, Client, segment},
     context_file::Context,
     edge,
-    output::{Exit, Failure, Outcome, number, text},
+    output::{self, Exit, Failure, Outcome, number, text},
     secret::NewSecret,
 };
 
@@ -81,6 +81,7 @@ pub async fn kill_leader(layout: &Layout) -> Outcome<Killed> {
     let secret = NewSecret::generate();
     let write = Call::post(format!("{BASE}/join-tokens"))
         .json(json!({"secretSha256": secret.sha256(), "ttlSeconds": 60}));
+    output::say("killing the leader");
     let began = edge::now();
     if !process.signal(Signal::KILL) {
         return Err(Failure::new(Exit::Error, format!("process {} is gone already", process.pid)));

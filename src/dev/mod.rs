@@ -28,7 +28,7 @@ mod up;
 pub use kill_leader::{Killed, kill_leader};
 pub use layout::{DEFAULT_DIR, Layout};
 pub use process::ProcessId;
-pub use stop::{StopOptions, Stopped, stop};
+pub use stop::{StopOptions, Stopped, check_ours, stop};
 pub use supervisor::{Part, Status, status};
 pub use up::{UpOptions, detach, supervise};
 

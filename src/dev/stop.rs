@@ -35,18 +35,24 @@ pub enum Stopped {
     Nothing,
 }
 
+/// Whether this is a directory of `palisade dev`.
+///
+/// # Errors
+/// It is not.
+pub fn check_ours(layout: &Layout) -> Outcome {
+    if layout.is_ours() {
+        return Ok(());
+    }
+    let what = format!("{} is no directory of `palisade dev`", layout.root().display());
+    Err(Failure::new(Exit::NotFound, what).hint("give its --dir"))
+}
+
 /// Ends what runs.
 ///
 /// # Errors
 /// It does not end.
 pub async fn stop(layout: &Layout, options: StopOptions) -> Outcome<Stopped> {
-    if !layout.is_ours() {
-        return Err(Failure::new(
-            Exit::NotFound,
-            format!("{} is no directory of `palisade dev`", layout.root().display()),
-        )
-        .hint("give its --dir"));
-    }
+    check_ours(layout)?;
     match Lock::holder(layout) {
         Holder::Nobody => {
             let _lock = Lock::acquire(layout)?;

@@ -163,7 +163,9 @@ type Fields = serde_json::Map<String, Value>;
 const SUM: &str = "sha256";
 
 fn sum(fields: &Fields) -> serde_json::Result<String> {
-    let digest = Sha256::digest(serde_json::to_vec(fields)?);
+    // By name, in whatever order a build keeps them.
+    let fields: std::collections::BTreeMap<_, _> = fields.iter().collect();
+    let digest = Sha256::digest(serde_json::to_vec(&fields)?);
     Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

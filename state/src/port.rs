@@ -210,6 +210,15 @@ pub struct Shortage {
     pub needed_bytes: u64,
 }
 
+impl Shortage {
+    /// The same without where: for whoever need not know how the machine is laid out.
+    #[must_use]
+    pub fn in_brief(&self) -> String {
+        let Self { replica, free_bytes, needed_bytes, .. } = self;
+        format!("replica {replica} has {free_bytes} bytes free, and {needed_bytes} must be")
+    }
+}
+
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { replica, path, free_bytes, needed_bytes } = self;

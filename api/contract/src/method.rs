@@ -296,6 +296,7 @@ impl Method {
     }
 
     /// Is recorded in the audit chain before it answers, although it writes nothing; so is its refusal.
+    /// On a full disk, where no record has room, it answers all the same, and the replica's log has who asked.
     #[must_use]
     pub fn audited(mut self) -> Self {
         self.audited = true;

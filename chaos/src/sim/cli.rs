@@ -6,7 +6,7 @@ use palisade_state::planted::Defect;
 
 use super::{
     Options, Ran,
-    agents::DEFECTS,
+    agents::{self, DEFECTS},
     campaign::{Campaign, summary, told_speed},
     faults::Fault,
     run,
@@ -115,6 +115,13 @@ impl Sim {
     pub(crate) fn run(self) -> Result<u8, String> {
         let allowed = self.faults()?;
         let plant = self.defect()?;
+        let only_machines = allowed.iter().all(|fault| agents::faults::ALL.contains(fault));
+        if let (Some(fault), true, None, None) =
+            (allowed.first(), only_machines, self.agents, &self.plant)
+        {
+            let name = fault.name();
+            return Err(format!("{name} happens only where there are machines: give --agents N"));
+        }
         // A task that panics is a breach, and told as one.
         std::panic::set_hook(Box::new(|_| {}));
         let begun = Clock::start();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 
 use super::{Options, run, stated};
-use crate::cli::{USAGE, another_seed, block_on, can_report};
+use crate::cli::{USAGE, another_seed, block_on, can_drive, can_report};
 
 /// Flags of `soak`.
 #[derive(Debug, clap::Args)]
@@ -38,7 +38,7 @@ pub(crate) struct Soak {
 
 impl Soak {
     pub(crate) fn run(self) -> u8 {
-        if !can_report(self.report.as_deref()) {
+        if !can_report(self.report.as_deref()) || !can_drive(self.bin.as_deref()) {
             return USAGE;
         }
         let options = Options {
@@ -50,7 +50,7 @@ impl Soak {
             bin: self.bin,
             keep: self.keep,
         };
-        eprintln!("seed {}: {} minutes; {}", options.seed, options.minutes, stated().trim_end());
+        eprintln!("seed {}: {} min; {}", options.seed, options.minutes, stated().trim_end());
         block_on(async {
             let soaked = run(&options).await?;
             print!("{}", soaked.summary());

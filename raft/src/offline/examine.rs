@@ -25,7 +25,7 @@ pub fn examine(data: &Path, identity: &Identity) -> Result<Examined, OfflineErro
             let (found, expected) = (Box::new(found), Box::new(identity.clone()));
             return Err(IdentityError::Foreign { file, found, expected }.into());
         }
-        None if has_log(data) => return Err(IdentityError::Missing { file }.into()),
+        None if has_log(data)? => return Err(IdentityError::Missing { file }.into()),
         _ => {}
     }
     exile::check(data, identity)?;

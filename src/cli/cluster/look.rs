@@ -141,7 +141,8 @@ pub(super) async fn look(client: &Client, local: bool) -> Outcome<Look> {
     }
     // It goes on meanwhile: a cluster that is slow, or that only starts, is not one without a quorum.
     let (asked, seen) = match select(asked, Box::pin(survey(client))).await {
-        Either::Left((asked, seen)) => (asked, seen.await),
+        Either::Left((Ok(status), _)) => return with_the_rest(client, status, false).await,
+        Either::Left((Err(failure), seen)) => (Err(failure), seen.await),
         Either::Right((seen, asked)) if seen.best().is_none() => (asked.await, seen),
         Either::Right((seen, asked)) if seen.most_answer() => {
             match edge::within(SLOW, asked).await {

@@ -43,6 +43,7 @@ impl From<RecoverError> for Failure {
                 "every replica has the same pki/backup.key, and you may have kept a copy: put it there; if it is lost, \
                  add --without-backup: the old data is renamed and kept in any case",
             ),
+            // These are transparent: what they hide is not among their sources.
             RecoverError::Lock(error) => Self::new(Exit::of_cause(&error), chain(&error)),
             RecoverError::Dir(error) => Self::new(Exit::of_cause(&error), chain(&error)),
             RecoverError::Data(error) => Self::new(Exit::of_cause(&error), chain(&error)),

@@ -15,16 +15,28 @@ const LAG_MAX: u64 = 1_000;
 #[derive(Debug, clap::Args)]
 pub(super) struct Upgrade {
     /// The release that all are to run [default: the newest of those that they run and this program's]
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", value_parser = release)]
     to: Option<String>,
 }
 
 /// A release as it is ordered: by its numbers.
 fn rank(version: &str) -> (Vec<u64>, bool, String) {
-    let core = version.split(['-', '+']).next().unwrap_or_default();
+    // What follows a `+` is of a build, and orders nothing (semver.org, 10).
+    let version = version.split('+').next().unwrap_or_default();
+    let core = version.split('-').next().unwrap_or_default();
     let numbers = core.split('.').map(|number| number.parse().unwrap_or(0)).collect();
     // `1.2.0-rc` comes before `1.2.0`.
     (numbers, !version.contains('-'), version.to_owned())
+}
+
+/// A release that somebody names.
+fn release(text: &str) -> Result<String, String> {
+    let core = text.split(['-', '+']).next().unwrap_or_default();
+    let numbers: Vec<_> = core.split('.').map(str::parse::<u64>).collect();
+    if numbers.len() == 3 && numbers.iter().all(Result::is_ok) {
+        return Ok(text.to_owned());
+    }
+    Err("it is no release: write MAJOR.MINOR.PATCH, such as 0.2.0".to_owned())
 }
 
 /// A member, and what its turn takes.
@@ -46,6 +58,8 @@ struct Plan {
     /// Those that do not run it, in their order: those who follow, and the leader last.
     order: Vec<u64>,
     next_leads: bool,
+    /// Whether the others are a majority without the next one.
+    goes_on: bool,
     reasons: Vec<String>,
 }
 
@@ -116,8 +130,31 @@ fn plan(status: &Value, own: &str, to: Option<&str>) -> Plan {
     steps.sort_by_key(|step| (step.role == "leader", step.id));
     let left: Vec<&Step> = steps.iter().filter(|step| !step.is_done).collect();
     let next_leads = left.first().is_some_and(|step| step.role == "leader");
-    let order = left.iter().map(|step| step.id).collect();
-    Plan { target, steps, order, next_leads, reasons }
+    let order: Vec<u64> = left.iter().map(|step| step.id).collect();
+    // One whose turn is over is to lead and own again before the next one goes.
+    for member in members(status) {
+        let id = number(member, "/id");
+        let drained = member.get("drained").and_then(Value::as_bool) == Some(true);
+        if drained && order.first() != Some(&id) && !order.is_empty() {
+            reasons.push(format!("replica {id} is still drained: `palisade cluster undrain {id}`"));
+        }
+    }
+    if let Some(newer) = newer_than(status, &target) {
+        reasons.push(newer);
+    }
+    let voters = steps.iter().filter(|step| step.role != "learner").count();
+    let takes_a_voter = left.first().is_none_or(|step| step.role != "learner");
+    let goes_on = !takes_a_voter || voters > 2;
+    Plan { target, steps, order, next_leads, goes_on, reasons }
+}
+
+/// A program that is older than what a member runs cannot read what that may write.
+fn newer_than(status: &Value, target: &str) -> Option<String> {
+    let newer = members(status).iter().find_map(|member| {
+        let version = text(member, "/version").filter(|version| rank(version) > rank(target))?;
+        Some((number(member, "/id"), version))
+    });
+    newer.map(|(id, version)| format!("{target} is older than {version}, which replica {id} runs"))
 }
 
 impl Plan {
@@ -150,6 +187,11 @@ impl Plan {
         if is_alone {
             lines.push("it is the only one: nobody serves until it is back".to_owned());
         } else {
+            if !self.goes_on {
+                lines.push(
+                    "there are but two voters: nothing is served until it is back".to_owned(),
+                );
+            }
             lines.push(format!("  palisade cluster drain {next}"));
         }
         lines.push(format!(
@@ -193,7 +235,7 @@ impl Plan {
         json!({
             "target": self.target, "format": status.get("format"), "members": members, "order": self.order,
             "next": self.order.first(), "transferFirst": self.next_leads && self.steps.len() > 1,
-            "done": self.is_done(), "safe": self.is_safe(), "reasons": self.reasons,
+            "done": self.is_done(), "safe": self.is_safe(), "servesMeanwhile": self.goes_on, "reasons": self.reasons,
         })
     }
 }
@@ -278,8 +320,45 @@ mod tests {
     }
 
     #[test]
+    fn of_two_voters_none_can_be_spared_and_that_is_said() {
+        let pair = |n: u64| (1..=n).map(|id| member(id, "0.1.0", Some(5), Some(0))).collect();
+        let of = |members: Vec<Value>| plan(&status(&members), "0.2.0", None);
+        let two = of(pair(2));
+        assert!(two.is_safe() && !two.goes_on);
+        assert!(two.advice().concat().contains("nothing is served until it is back"));
+        let three = of(pair(3));
+        assert!(three.goes_on && !three.advice().concat().contains("nothing is served"));
+        let mut learns = pair(3);
+        learns[2]["voter"] = false.into();
+        learns[1]["version"] = "0.2.0".into();
+        assert!(of(learns).goes_on, "a learner is spared");
+    }
+
+    #[test]
+    fn a_replica_that_was_left_drained_makes_it_unsafe() {
+        let mut all = [1, 2, 3].map(|id| member(id, "0.1.0", Some(5), Some(0)));
+        all[1]["drained"] = true.into();
+        assert!(plan(&status(&all), "0.2.0", None).is_safe(), "its turn has begun");
+        all[1]["version"] = "0.2.0".into();
+        let next = plan(&status(&all), "0.2.0", None);
+        assert!(next.reasons.concat().contains("undrain 2"), "{:?}", next.reasons);
+    }
+
+    #[test]
+    fn an_older_release_is_no_upgrade_and_other_words_are_none() {
+        let all = [1, 2, 3].map(|id| member(id, "0.2.0", Some(5), Some(0)));
+        let back = plan(&status(&all), "0.2.0", Some("0.1.9"));
+        assert!(back.reasons.concat().contains("0.1.9 is older than 0.2.0, which replica 1 runs"));
+        for bad in ["", "abc", "1.2", "1.2.x", "1.2.3.4"] {
+            assert!(release(bad).unwrap_err().contains("MAJOR.MINOR.PATCH"), "{bad}");
+        }
+        assert_eq!(release("1.2.3-rc1+git").as_deref(), Ok("1.2.3-rc1+git"));
+    }
+
+    #[test]
     fn releases_are_ordered_by_their_numbers() {
         let newest = ["0.9.0", "0.10.0", "0.10.0-rc1", "0.2.1"];
         assert_eq!(newest.into_iter().max_by_key(|version| rank(version)), Some("0.10.0"));
+        assert_eq!(rank("1.2.0+git-ab"), rank("1.2.0"), "a build is no release before it");
     }
 }

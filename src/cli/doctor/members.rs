@@ -8,13 +8,14 @@ use crate::{
         cluster::{Change, listed},
         survey::{Seen, Survey, members},
     },
-    output::{cell, text},
+    output::{number, text},
 };
 
 /// Whether a given address is none of the cluster's, as whoever knows most says.
 pub(super) fn is_stale(all: &Survey, one: &Seen) -> bool {
     let Some(best) = all.best().and_then(Seen::status) else { return false };
-    one.is_given && !members(best).is_empty() && !has(best, one.address.host_port())
+    let is_of_it = one.status().is_some() && one.cluster() == text(best, "/cluster");
+    one.is_given && !is_of_it && !members(best).is_empty() && !has(best, one.address.host_port())
 }
 
 fn has(status: &Value, place: &str) -> bool {
@@ -80,11 +81,20 @@ fn stale(all: &Survey, context: &str) -> Option<Value> {
     }
     let given: Vec<&str> =
         all.0.iter().filter(|seen| seen.is_given).map(|seen| seen.address.host_port()).collect();
-    let old: Vec<&str> = given.iter().copied().filter(|place| !has(best, place)).collect();
+    let old: Vec<&str> = all
+        .0
+        .iter()
+        .filter(|seen| is_stale(all, seen))
+        .map(|seen| seen.address.host_port())
+        .collect();
+    // Under another name, perhaps.
+    let reached: Vec<u64> =
+        all.0.iter().filter(|seen| seen.is_given).filter_map(Seen::replica).collect();
     let lacking: Vec<String> = members(best)
         .iter()
-        .filter_map(|member| Some((cell(member, "/id"), text(member, "/apiAddr")?)))
+        .filter_map(|member| Some((number(member, "/id"), text(member, "/apiAddr")?)))
         .filter(|(_, place)| !place.is_empty() && !given.contains(place))
+        .filter(|(id, _)| !reached.contains(id))
         .map(|(id, place)| format!("replica {id} at {place}"))
         .collect();
     let mut what = vec![];
@@ -112,7 +122,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cli::survey::tests::{seen, silent};
+    use crate::{
+        cli::survey::tests::{seen, silent},
+        output::cell,
+    };
 
     fn checks(findings: &[Value]) -> Vec<String> {
         findings.iter().map(|one| cell(one, "/check")).collect()
@@ -123,6 +136,15 @@ mod tests {
         let all = Survey(vec![seen(1, "c", Some(1), &[1, 2]), silent(2)]);
         assert!(findings(&all, Some("x")).is_empty());
         assert!(!is_stale(&all, &all.0[1]), "a member that does not answer");
+    }
+
+    #[test]
+    fn an_address_under_which_a_member_answers_is_not_old_whatever_its_name() {
+        let mut named = seen(1, "c", Some(1), &[1, 2]);
+        named.address = crate::client::Address::parse("replica-1.example:7401").unwrap();
+        let all = Survey(vec![named, seen(2, "c", Some(1), &[1, 2])]);
+        assert!(findings(&all, Some("x")).is_empty(), "{:?}", findings(&all, Some("x")));
+        assert!(all.not_asked().is_empty(), "nobody is asked twice");
     }
 
     #[test]

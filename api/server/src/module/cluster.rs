@@ -59,7 +59,7 @@ pub(super) struct Status {
     /// Who may join and has not come yet.
     pending: Vec<Pending>,
     /// A change of the members that is not over: it waits for those of them that do not answer.
-    change: Option<Change>,
+    change: Option<VoterChange>,
 }
 
 /// A disk on which less is free than must be.
@@ -87,16 +87,16 @@ pub(super) struct Pending {
 /// A change of the voters that is not over.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Change {
+pub(super) struct VoterChange {
     /// Who votes until it is over; empty when that is decided.
     from: Vec<u64>,
     /// Who votes then.
     to: Vec<u64>,
 }
 
-fn change(change: PendingChange) -> Change {
+fn change(change: PendingChange) -> VoterChange {
     let ids = |ids: Vec<ReplicaId>| ids.into_iter().map(|id| id.0).collect();
-    Change { from: ids(change.from), to: ids(change.to) }
+    VoterChange { from: ids(change.from), to: ids(change.to) }
 }
 
 fn pending(join: PendingJoin) -> Pending {

@@ -39,7 +39,7 @@ impl Rest {
             "ready": ready,
             "quorum": quorum.is_ok(),
             "reason": quorum.err().map(|error| error.to_string()).or(status.fault),
-            "noSpace": status.no_space.map(|short| short.to_string()),
+            "noSpace": status.no_space.map(|short| short.in_brief()),
             "stopping": self.stopping.is_raised(),
             "leader": status.leader,
             "appliedIndex": status.applied_index,
