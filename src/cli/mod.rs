@@ -177,7 +177,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, builder: Builder) -> std::
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
-            let error = near(error);
+            let error = plain(near(error));
             let _ = error.print();
             return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
         }
@@ -189,6 +189,22 @@ pub fn main(args: impl IntoIterator<Item = OsString>, builder: Builder) -> std::
             failure.exit.into()
         }
     }
+}
+
+/// The error in words for people, where the standard library's are for programmers.
+fn plain(error: clap::Error) -> clap::Error {
+    use clap::{CommandFactory as _, error::ContextKind};
+    use std::error::Error as _;
+    if !error.source().is_some_and(|cause| cause.is::<std::num::ParseIntError>()) {
+        return error;
+    }
+    let (Some(value), Some(arg)) =
+        (error.get(ContextKind::InvalidValue), error.get(ContextKind::InvalidArg))
+    else {
+        return error;
+    };
+    let text = format!("invalid value '{value}' for '{arg}': it must be a whole number");
+    Cli::command().error(error.kind(), text)
 }
 
 /// The error with no suggestion that is far from what was written.

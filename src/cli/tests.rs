@@ -56,3 +56,15 @@ fn durations_and_sizes_have_units() {
     assert_eq!(size("5GB"), Ok(5_000_000_000));
     assert!(size("lots").is_err());
 }
+
+#[test]
+fn what_is_no_number_is_told_in_plain_words() {
+    for args in [
+        &["palisade", "cluster", "remove", "two"][..],
+        &["palisade", "cluster", "remove", "99999999999999999999999"],
+        &["palisade", "event", "ls", "--from", "-1x"],
+    ] {
+        let said = plain(Cli::try_parse_from(args).unwrap_err()).to_string();
+        assert!(said.contains("must be a whole number") && said.contains("Usage"), "{said}");
+    }
+}

@@ -7,7 +7,7 @@ use std::{
 
 use openraft::{AsyncRuntime, ChangeMembers};
 use palisade_state::{
-    ReplicaId,
+    ReplicaId, Tx,
     roster::{self, ENROLMENTS, Enrolment, REPLICAS, Standing},
 };
 use serde_json::json;
@@ -72,7 +72,9 @@ impl<R: AsyncRuntime> Members<R> {
         }
         // One that was enrolled and never came leaves its place, too.
         let pending = roster::pending(&self.view())?;
-        let instead = pending.iter().find(|(id, _)| id.0 == replaces && replaces != 0);
+        let has_come = |id: ReplicaId| members.nodes.contains_key(&id.0);
+        let instead =
+            pending.iter().find(|(id, _)| replaces != 0 && id.0 == replaces && !has_come(*id));
         let given_up = instead.map(|(id, _)| id.0);
         let replaces = instead.map_or(replaces, |(_, row)| row.replaces.unwrap_or(0));
         if replaces != 0 {
@@ -90,14 +92,17 @@ impl<R: AsyncRuntime> Members<R> {
             let what = format!("a new replica would be enrolled{place}; it gets its id then");
             return managed(0, what);
         }
-        if let Some(id) = given_up {
-            self.forget_enrolment(id, "another joins in its place").await?;
-        }
         let at_ms = self.view().clock().now_ms;
         let replaces = (replaces != 0).then_some(replaces);
         let row = Enrolment { peer_addr, api_addr, replaces, at_ms };
         for _ in 0..TRIES_MAX {
-            self.commit(|tx| Ok(roster::enrol(tx, &key, &row)?)).await?;
+            self.commit(|tx| {
+                if let Some(id) = given_up {
+                    self.forget(tx, id, "another joins in its place")?;
+                }
+                Ok(roster::enrol(tx, &key, &row)?)
+            })
+            .await?;
             let Some(id) = roster::enrolled_as(&self.view(), &key)? else { continue };
             // A founder was given its id by hand, which may be any number.
             let is_taken = self.members().nodes.contains_key(&id.0)
@@ -206,27 +211,28 @@ impl<R: AsyncRuntime> Members<R> {
         managed(id, format!("the enrolment of replica {id} is withdrawn"))
     }
 
-    /// `MEMBER-5`: whoever came with it is not forgotten.
     pub(crate) async fn forget_enrolment(&self, id: u64, why: &str) -> Result<()> {
+        self.commit(|tx| self.forget(tx, id, why)).await?;
+        Ok(())
+    }
+
+    /// `MEMBER-5`: whoever came with it is not forgotten.
+    fn forget(&self, tx: &mut Tx, id: u64, why: &str) -> Result<()> {
         let Some((key, _)) = roster::enrolment(&self.view(), ReplicaId(id))? else {
             return Ok(());
         };
-        self.commit(|tx| {
-            let has_come = tx.get(&REPLICAS, &id)?.is_some();
-            if has_come || self.members().nodes.contains_key(&id) {
-                return refuse(Why::Busy, format!("replica {id} has come meanwhile: ask again"));
-            }
-            tx.delete(&ENROLMENTS, &key)?;
-            let gone = roster::Replica {
-                standing: Standing::Removed,
-                why: why.to_owned(),
-                ..roster::Replica::default()
-            };
-            tx.put(&REPLICAS, &id, &gone)?;
-            keeper::publish(tx, "replica.forgotten", id, &json!({ "why": why }));
-            Ok(())
-        })
-        .await?;
+        let has_come = tx.get(&REPLICAS, &id)?.is_some();
+        if has_come || self.members().nodes.contains_key(&id) {
+            return refuse(Why::Busy, format!("replica {id} has come meanwhile: ask again"));
+        }
+        tx.delete(&ENROLMENTS, &key)?;
+        let gone = roster::Replica {
+            standing: Standing::Removed,
+            why: why.to_owned(),
+            ..roster::Replica::default()
+        };
+        tx.put(&REPLICAS, &id, &gone)?;
+        keeper::publish(tx, "replica.forgotten", id, &json!({ "why": why }));
         Ok(())
     }
 

@@ -67,7 +67,7 @@ impl RepairArgs {
                 let begun =
                     "a repair was begun here and did not end; it is taken up where it stopped";
                 output::say(begun);
-                self.print(session.format(), &repair, &wanted, &why)?;
+                self.print(session.format(), &repair, &wanted, &why, true)?;
                 return Err(undone());
             }
             return self.end(session.format(), repair);
@@ -85,7 +85,9 @@ impl RepairArgs {
             }
         };
         let wanted = self.wanted(&repair, &status)?;
-        self.print(session.format(), &repair, &wanted, &why)?;
+        let is_member =
+            members(&status).iter().any(|member| Some(number(member, "/id")) == wanted.replaces);
+        self.print(session.format(), &repair, &wanted, &why, is_member)?;
         if !self.yes {
             return Err(undone());
         }
@@ -243,8 +245,15 @@ impl RepairArgs {
         output::data(format!("{}\n", found(repair, why)).as_bytes())
     }
 
-    /// What was found, and what will be done.
-    fn print(&self, format: Format, repair: &Repair, wanted: &Wanted, why: &str) -> Outcome {
+    /// What was found, and what will be done. `is_member`: whether the one to replace ever came.
+    fn print(
+        &self,
+        format: Format,
+        repair: &Repair,
+        wanted: &Wanted,
+        why: &str,
+        is_member: bool,
+    ) -> Outcome {
         let aside = repair.aside();
         match format {
             // With --yes the data is what came of it.
@@ -260,8 +269,11 @@ impl RepairArgs {
             Format::Table | Format::Wide => {
                 let mut page = found(repair, why);
                 let place = match wanted.replaces {
-                    Some(id) => {
+                    Some(id) if is_member => {
                         format!("in the place of replica {id}, which is removed once it votes")
+                    }
+                    Some(id) => {
+                        format!("instead of replica {id}, which was enrolled and has not come")
                     }
                     None => "as one more replica: the cluster has none in its place".to_owned(),
                 };
