@@ -48,6 +48,8 @@ pub(super) const LOST: &str = "palisade-lost";
 pub(super) const BOOT: &str = "palisade-boot";
 /// In a refusal: the caller is a copy of another process and must stop.
 pub(super) const COPY: &str = "palisade-copy";
+/// In a refusal: the caller was kept waiting, and what it asked for was not looked at.
+pub(super) const WAITS: &str = "palisade-waits";
 
 /// The largest message taken from a peer. Entries are cut to about 1 MiB, one command may have 1 MiB.
 pub(super) const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -126,6 +128,13 @@ impl TonicTransport {
         self.caller.boot = Some(boot.to_string().parse()?);
         self.exile = Some(exile);
         Ok(self)
+    }
+
+    /// The same without a replica to stop.
+    #[cfg(test)]
+    pub(super) fn of_process(mut self, boot: &Boot) -> Self {
+        self.caller.boot = boot.to_string().parse().ok();
+        self
     }
 }
 
@@ -286,7 +295,12 @@ impl Inner {
             _ => {
                 *self.held() = None;
                 let addr = self.addresses.last_good(self.peer);
-                PeerError::Failed(format!("{addr}: {}", crate::fault::chain(status)))
+                let why = format!("{addr}: {}", crate::fault::chain(status));
+                if status.metadata().contains_key(WAITS) {
+                    PeerError::Unreachable(why)
+                } else {
+                    PeerError::Failed(why)
+                }
             }
         }
     }

@@ -9,13 +9,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use tonic::{Request, Status};
+use tonic::{Request, Status, metadata::AsciiMetadataValue};
 
 use super::{
     Door,
     boots::{Kept, Seat},
     caller::Caller,
-    client::{BOOT, CLUSTER, COPY, EPOCH, FROM},
+    client::{BOOT, CLUSTER, COPY, EPOCH, FROM, WAITS},
 };
 use crate::{
     Identity,
@@ -141,12 +141,14 @@ impl Gate {
                 if let Some(times) = self.said.again(&caller.to_string(), &why) {
                     tracing::info!(%caller, reason = why, times, "a caller waits");
                 }
-                Err(Status::unavailable(why))
+                let mut status = Status::unavailable(why);
+                status.metadata_mut().insert(WAITS, AsciiMetadataValue::from_static("1"));
+                Err(status)
             }
             Err(Kept::Out(why)) => {
                 let mut status = self.refuse(Some(caller), Refused::Copy, why);
                 let metadata = status.metadata_mut();
-                metadata.insert(COPY, tonic::metadata::AsciiMetadataValue::from_static("1"));
+                metadata.insert(COPY, AsciiMetadataValue::from_static("1"));
                 Err(status)
             }
         }

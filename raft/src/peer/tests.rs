@@ -444,3 +444,21 @@ async fn a_port_is_open_or_refuses() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     assert_eq!(transport.probe(&closed.to_string()).await, Probe::Refused);
 }
+
+/// It once counted as a call that may have been taken, so that whoever wrote through it was told that nobody knows.
+#[tokio::test]
+async fn a_call_that_is_kept_waiting_was_certainly_not_taken() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let ask = async |boot: &str| {
+        let state = Arc::new(TlsState::new(LINEAGE, 2, ca.replica(2)).unwrap());
+        let transport = TonicTransport::new(served.rt.clone(), state, &identity(2)).unwrap();
+        let transport = transport.of_process(&boot.parse().unwrap());
+        let peer = transport.peer(1, &served.addr.to_string(), Purpose::Store);
+        (peer.read_index().await, peer)
+    };
+    let (first, _stays) = ask("1-1").await;
+    first.unwrap();
+    let (second, _) = ask("2-2").await;
+    assert!(matches!(second, Err(PeerError::Unreachable(_))), "{second:?}");
+}
