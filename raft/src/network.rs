@@ -1,5 +1,7 @@
 //! openraft's network over [`PeerApi`](crate::peer::PeerApi).
 
+mod chunks;
+
 use std::{
     sync::{
         Arc,
@@ -8,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use futures::{
     FutureExt, Stream, StreamExt,
     future::{Either, select},
@@ -34,7 +35,6 @@ use crate::{
     metrics::Metrics,
     peer::{Answer, Answers, PeerApi, PeerError, Purpose, convert, wire},
     peers::Peers,
-    snapshot_file::SnapshotReader,
     snapshots::{SnapshotData, SnapshotStore},
     types::{Node, Snapshot, TypeConfig, Vote},
 };
@@ -43,7 +43,6 @@ use crate::{
 const STREAM_SETUP_LIMIT: Duration = Duration::from_secs(2);
 /// How long a follower may owe replies before its stream is given up.
 const STREAM_SILENCE_LIMIT: Duration = Duration::from_secs(1);
-const SNAPSHOT_CHUNK_BYTES: usize = 1024 * 1024;
 /// How long a follower may take to say how much of a snapshot it has: it reads and checks that again.
 const SNAPSHOT_HAVE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -450,7 +449,7 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
         let sending = async move {
             let from = have.await?;
             tracing::info!(target_replica = target, bytes = head.bytes, from, "sending a snapshot");
-            bulk.snapshot(chunks(store, reader, head, from)).await
+            bulk.snapshot(chunks::chunks(store, reader, head, from)).await
         };
         let reply = match select(sending.boxed(), Box::pin(cancel)).await {
             Either::Left((reply, _)) => {
@@ -472,37 +471,4 @@ impl<R: AsyncRuntime> RaftNetworkV2<C<R>> for Network {
         let reply = self.limited::<_, R>(option.hard_ttl(), call).await?;
         if reply.refused.is_empty() { Ok(Ok(())) } else { Err(network_error(reply.refused)) }
     }
-}
-
-/// A snapshot file from `from` on in chunks, read off the runtime.
-fn chunks(
-    store: Arc<SnapshotStore>,
-    reader: SnapshotReader,
-    head: wire::SnapshotHead,
-    from: u64,
-) -> BoxStream<'static, Result<wire::SnapshotChunk, PeerError>> {
-    let start = (store, Arc::new(reader), from, Some(head));
-    stream::unfold(Some(start), |state| {
-        async move {
-            let (store, reader, offset, head) = state?;
-            let from = reader.clone();
-            let work = move || from.raw(offset, SNAPSHOT_CHUNK_BYTES);
-            let read = store.disk.run("snapshot-send", work).await;
-            let data: Bytes = match read {
-                Ok(Ok(data)) => data,
-                Ok(Err(error)) => return Some((Err(PeerError::Failed(chain(&error))), None)),
-                Err(error) => return Some((Err(PeerError::Failed(chain(&error))), None)),
-            };
-            // The first one goes out even when the peer has everything.
-            if data.is_empty() && head.is_none() {
-                return None;
-            }
-            let next = offset + data.len() as u64;
-            let crc = crc32fast::hash(&data);
-            let chunk = wire::SnapshotChunk { head, offset, data, crc };
-            Some((Ok(chunk), Some((store, reader, next, None))))
-        }
-        .boxed()
-    })
-    .boxed()
 }
