@@ -37,9 +37,15 @@ pub(crate) struct Batch {
     pub(crate) entries: Vec<Applied>,
 }
 
+/// What a command has replaced in the view that its batch holds: a leaf of the tree, its parents and the record.
+const REPLACED_BYTES: usize = 2 * 1024;
+
 impl Batch {
+    /// The memory that it keeps from being freed, about.
     fn bytes(&self) -> usize {
-        self.entries.iter().map(|entry| entry.payload.len() + 64).sum::<usize>() + 128
+        let entry =
+            |entry: &Applied| entry.payload.len() + REPLACED_BYTES * entry.applied.len() + 64;
+        self.entries.iter().map(entry).sum::<usize>() + 128
     }
 }
 
