@@ -82,7 +82,8 @@ struct Run {
     /// The binary that replicas are rolled to, one after the other [default: the same]
     #[arg(long, value_name = "PATH")]
     bin_next: Option<PathBuf>,
-    /// Keep the cluster's directory; it is always kept after a violation
+    /// Keep the cluster's directory at the end: data and log of every process, and the reports if there is no --report.
+    /// It is kept anyway after a violation, and when the run broke off with an error; after Ctrl-C it never is
     #[arg(long)]
     keep: bool,
 }

@@ -31,7 +31,8 @@ pub(crate) struct Soak {
     /// The binary to drive [default: palisade beside this program]
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
-    /// Keep the cluster's directory; it is always kept when something grew too much
+    /// Keep the cluster's directory at the end: data and log of every process. It is kept anyway unless the soak
+    /// passed; after Ctrl-C it never is
     #[arg(long)]
     keep: bool,
 }
