@@ -53,6 +53,14 @@ pub struct PlacesSeen {
     pub instances: u64,
 }
 
+impl PlacesSeen {
+    /// Whether both say the same.
+    #[must_use]
+    pub fn agree(&self) -> bool {
+        self.allocations == self.instances
+    }
+}
+
 /// One replica's copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copy {

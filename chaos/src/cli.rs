@@ -1,19 +1,15 @@
 //! The command line.
 
-use std::{
-    ffi::OsString,
-    hash::{BuildHasher, Hasher},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 use crate::{
     bench::{self, etcd::Measure},
-    checks, clock, enclosure, rig, run,
+    checks, enclosure, rig, run,
     schedule::Fault,
+    seed,
 };
 
 pub(crate) const USAGE: u8 = 2;
@@ -56,7 +52,7 @@ struct Run {
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
     /// What decides the faults and what clients do [default: another each time]
-    #[arg(long)]
+    #[arg(long, value_name = "[VERSION:]N", value_parser = seed::parse)]
     seed: Option<u64>,
     /// How many replicas
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
@@ -212,7 +208,7 @@ impl Run {
         if let Some(status) = enclosure::enter() {
             return status;
         }
-        eprintln!("seed {}: faults for {} s", options.seed, options.seconds);
+        eprintln!("seed {}: faults for {} s", seed::written(options.seed), options.seconds);
         block_on(async {
             let (report, history) = run::run(&options).await?;
             print!("{}", report.summary());
@@ -237,7 +233,7 @@ impl Run {
         };
         Ok(run::Options {
             seconds: self.seconds,
-            seed: self.seed.unwrap_or_else(another_seed),
+            seed: self.seed.unwrap_or_else(seed::another),
             replicas: self.replicas.into(),
             agents: self.agents.into(),
             clients: self.clients,
@@ -248,12 +244,6 @@ impl Run {
             keep: self.keep,
         })
     }
-}
-
-/// A seed for a run that names none. The number of the process would not do: within namespaces it is the same each time.
-pub(crate) fn another_seed() -> u64 {
-    let random = std::hash::RandomState::new().build_hasher().finish();
-    clock::unix_seconds() << 16 | (random & 0xffff)
 }
 
 /// Whether a program that is to be driven is there; says so if not.
@@ -277,7 +267,7 @@ pub(crate) fn can_report(dir: Option<&std::path::Path>) -> bool {
 
 fn faults_of(names: &[String]) -> Result<Vec<Fault>, String> {
     let known = || Fault::ALL.into_iter().map(Fault::name);
-    let given = names.iter().filter(|name| !name.is_empty() && *name != "none");
+    let given = names.iter().filter(|name| *name != "none");
     given.map(|name| Fault::parse(name).ok_or_else(|| unknown("fault", name, known()))).collect()
 }
 
@@ -302,6 +292,7 @@ pub(crate) fn unknown(kind: &str, name: &str, known: impl Iterator<Item = &'stat
 }
 
 fn writable(dir: &std::path::Path) -> Result<()> {
+    anyhow::ensure!(dir.is_dir() || !dir.exists(), "it is no directory");
     std::fs::create_dir_all(dir).context("the directory cannot be made")?;
     let probe = dir.join(".palisade-chaos");
     std::fs::write(&probe, b"").context("no file can be made in it")?;

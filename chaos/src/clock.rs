@@ -55,6 +55,13 @@ where
     tokio::spawn(future)
 }
 
+/// Does what would hold up others on a thread of its own. None: it panicked.
+pub(crate) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
 /// Asks until the answer is there, at most for `limit`, with `pause` in between.
 pub(crate) async fn poll<T, F: Future<Output = Option<T>>>(
     limit: Duration,

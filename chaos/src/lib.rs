@@ -31,6 +31,7 @@ mod report;
 mod rig;
 mod run;
 mod schedule;
+mod seed;
 mod sim;
 mod soak;
 mod watch;

@@ -14,6 +14,7 @@ use crate::{
     page,
     run::Options,
     schedule::Lane,
+    seed,
 };
 
 /// How a run ended.
@@ -373,7 +374,7 @@ fn replay(options: &Options) -> String {
     format!(
         "palisade-chaos run --seconds {} --seed {} --replicas {} --agents {} --clients {} --faults {}",
         options.seconds,
-        options.seed,
+        seed::written(options.seed),
         options.replicas,
         options.agents,
         options.clients,
@@ -456,7 +457,7 @@ mod tests {
         let options = Options { faults, ..options() };
         assert_eq!(
             replay(&options),
-            "palisade-chaos run --seconds 9 --seed 7 --replicas 3 --agents 0 --clients 1 \
+            "palisade-chaos run --seconds 9 --seed 0.1.0-rig1:7 --replicas 3 --agents 0 --clients 1 \
              --faults kill,pause,kill-all,kill-agent"
         );
     }

@@ -20,7 +20,7 @@ use crate::{
     inject::{self, Injected, Tools},
     load::{self, Client},
     report::{Report, Setup},
-    rig::{self, Binary, Folder, Rig},
+    rig::{self, Binary, Disks, Folder, Rig},
     schedule::{self, Fault, Lane},
     watch,
 };
@@ -86,7 +86,7 @@ async fn begin(
     folder: &Folder,
 ) -> Result<(Rig, BTreeMap<String, ProcessSeen>)> {
     let wanted = rig::Options { replicas: options.replicas, agents: options.agents };
-    let mut rig = Rig::start_wired(binary, folder.path(), &wanted).await?;
+    let mut rig = Rig::start_wired(binary, folder.path(), &wanted, Disks::Own).await?;
     rig.join_agents(options.agents).await?;
     let mut processes = BTreeMap::new();
     if options.agents > 0 {
@@ -141,6 +141,7 @@ async fn drive(
     );
     history.operations.extend(last.read_all(&rig.places()).await);
     watchers.end(&mut history).await?;
+    history.exits.extend(injected.iter().filter_map(|fault| fault.wrong.clone()));
     history.ending = ending(&rig, &history.operations)
         .await
         .inspect_err(|error| tracing::warn!(error = format!("{error:#}"), "the end cannot be read"))

@@ -15,7 +15,7 @@ use crate::{
     history::{Exit, InstanceSeen, LeaderSeen, ProcessSeen},
     http::BASE,
     proc,
-    rig::Rig,
+    rig::{self, Rig},
 };
 
 const LEADERS_EVERY_MS: u64 = 100;
@@ -107,6 +107,9 @@ pub(crate) async fn exits(rig: Arc<Rig>, clock: Clock, stop: Stop) -> Vec<Exit> 
             }
             let Some(status) = member.ended() else { continue };
             let (process, log) = (member.name.clone(), member.log_tail());
+            if rig::is_ending() {
+                return seen;
+            }
             seen.push(Exit { at: clock.micros(), process, status: status.to_string(), log });
             if seen.len() <= RESTARTS_MAX
                 && let Err(error) = member.start()

@@ -25,7 +25,7 @@ pub(super) fn judge(history: &History) -> Verdict {
     }
     for places in history.books.iter().flat_map(|books| &books.places) {
         verdict.subjects += 1;
-        if places.allocations != places.instances {
+        if !places.agree() {
             let message = format!(
                 "the books of node {} have {} instances, and {} are on it",
                 places.node, places.allocations, places.instances

@@ -1,4 +1,5 @@
-//! `exits`: no replica and no agent ends by itself. Only the rig ends them.
+//! `exits`: no replica and no agent ends by itself; one that is told to end, or removed, ends with the
+//! exit code that says so.
 
 use super::{Verdict, json};
 use crate::history::History;
@@ -10,7 +11,9 @@ pub(super) const ID: &str = "exits";
 pub(super) fn judge(history: &History) -> Verdict {
     let mut verdict = Verdict { subjects: 1, ..Verdict::default() };
     for exit in &history.exits {
-        let message = format!("{} ended by itself: {}", exit.process, exit.status);
+        // What was expected of one that was told to is in its status.
+        let how = if exit.status.contains(", when it was ") { "with" } else { "by itself:" };
+        let message = format!("{} ended {how} {}", exit.process, exit.status);
         verdict.add(ID, message, vec![json(exit)]);
     }
     verdict

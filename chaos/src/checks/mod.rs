@@ -105,7 +105,11 @@ pub const ALL: [Check; 11] = [
         judge: copies::judge,
     },
     Check { id: leaders::ID, claim: "at most one leader for each term", judge: leaders::judge },
-    Check { id: exits::ID, claim: "no replica and no agent ends by itself", judge: exits::judge },
+    Check {
+        id: exits::ID,
+        claim: "no replica and no agent ends by itself, or otherwise than it is told to",
+        judge: exits::judge,
+    },
     Check {
         id: damage::ID,
         claim: "a replica with a damaged file recovers, or refuses by name and comes back by a repair",

@@ -2,14 +2,15 @@
 
 use std::{path::Path, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::{Injected, LOOK, Taken, Tools, place, ready, take, take_seat};
 use crate::{
     clock::{self, Clock},
+    history::Exit,
     http::{BASE, Request},
-    rig::{self, Rig, Seat},
+    rig::{self, Member, Rig, Seat},
 };
 
 /// So long the cluster may be without a quorum while something is asked.
@@ -85,17 +86,37 @@ fn wipe(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The replica that an operator is told to take back: one that was let in by a call whose answer was
+/// lost, and with it the key.
+fn to_take_back(said: &str) -> Option<u64> {
+    let (before, _) = said.split_once("` takes that back")?;
+    before.rsplit_once("palisade cluster remove ")?.1.parse().ok()
+}
+
+async fn take_back(rig: &Rig, id: u64) {
+    let key = format!("take-back-{id}-{}", clock::unix_micros());
+    let request = Request::delete(format!("{BASE}/cluster/replicas/{id}"), key);
+    if let Err(error) = rig.http.ask(&request, ASK_LIMIT).await {
+        tracing::debug!(error = format!("{error:#}"), id, "a replica was not taken back");
+    }
+}
+
 /// Lets a new replica sit at a seat, in the place of another one or as one more.
 async fn join(tools: &Tools, seat: &Seat, replace: Option<u64>) -> Result<()> {
     wipe(&seat.dir)?;
     let args = rig::join_replica(&seat.dir, &seat.advertise.flag(), &seat.listen.flag(), replace);
-    // What a try that failed left there would be in the way.
     let clock = Clock::start();
     let answer = loop {
         match tools.rig.binary.run(&tools.rig.context_file(), &args).await {
             Ok(text) => break serde_json::from_str(&text).context("that is no JSON")?,
             Err(error) if clock.elapsed() > ASK_LIMIT => return Err(error),
-            Err(_) => wipe(&seat.dir)?,
+            Err(error) => {
+                // What a try that failed left would be in the way, here and in the cluster.
+                wipe(&seat.dir)?;
+                if let Some(id) = to_take_back(&format!("{error:#}")) {
+                    take_back(&tools.rig, id).await;
+                }
+            }
         }
         clock::sleep_ms(AGAIN_MS).await;
     };
@@ -128,13 +149,14 @@ pub(super) async fn change(tools: &Tools, injected: &mut Injected) -> Result<()>
     let seat = rig.seats.get(leaver).context("there is no such seat")?;
     let taken = take_seat(seat).await?;
     injected.hit.push(seat.member.name.clone());
-    let left = remove(tools, &taken).await?;
+    let (left, wrong) = remove(tools, &taken).await?;
+    injected.wrong = wrong;
     injected.note = format!("{joined} joined, {left} was removed");
     Ok(())
 }
 
 /// Removes whoever sits there, and sees it end by itself.
-async fn remove(tools: &Tools, taken: &Taken<'_>) -> Result<u64> {
+async fn remove(tools: &Tools, taken: &Taken<'_>) -> Result<(u64, Option<Exit>)> {
     let (rig, seat) = (&tools.rig, taken.seat);
     let id = seat.id().context("nobody sits there")?;
     seat.member.tend(true);
@@ -159,12 +181,13 @@ async fn remove(tools: &Tools, taken: &Taken<'_>) -> Result<u64> {
         let _ = seat.member.kill();
     }
     seat.member.tend(false);
-    match ended {
-        Some(status) if status.code() != Some(4) => {
-            bail!("replica {id} was removed and ended with {status}, not with 4")
-        }
-        _ => Ok(id),
-    }
+    let wrong = ended.filter(|status| status.code() != Some(4));
+    let what = |status| format!("{status}, when it was removed, which is to be 4");
+    Ok((id, wrong.map(|status| wrong_exit(tools, &seat.member, what(status)))))
+}
+
+fn wrong_exit(tools: &Tools, member: &Member, status: String) -> Exit {
+    Exit { at: tools.clock.micros(), process: member.name.clone(), status, log: member.log_tail() }
 }
 
 /// One is lost with its data, and another one takes its place.
@@ -221,6 +244,10 @@ pub(super) async fn roll(tools: &Tools, injected: &mut Injected) -> Result<()> {
         let Ok(taken) = take_seat(seat).await else { continue };
         let member = &taken.seat.member;
         injected.hit.push(member.name.clone());
+        // One that another fault has just started has nothing yet that it could end in order.
+        if !ready(rig, &[taken.seat]).await {
+            tracing::warn!(member = %member.name, "is not ready and is rolled all the same");
+        }
         member.tend(true);
         member.terminate()?;
         let ended = clock::poll(ENDS_LIMIT, LOOK, || async { member.ended() }).await;
@@ -232,7 +259,8 @@ pub(super) async fn roll(tools: &Tools, injected: &mut Injected) -> Result<()> {
         member.start()?;
         member.tend(false);
         if let Some(status) = ended.filter(|status| !status.success()) {
-            bail!("{} was told to end and did with {status}", member.name);
+            let what = format!("{status}, when it was told to end, which is to be 0");
+            injected.wrong = Some(wrong_exit(tools, member, what));
         }
         if !ready(rig, &[taken.seat]).await {
             tracing::warn!(member = %member.name, "is not ready after it was rolled");
@@ -244,4 +272,17 @@ pub(super) async fn roll(tools: &Tools, injected: &mut Injected) -> Result<()> {
         if slow > 0 { format!("; {slow} did not end within 20 s") } else { String::new() }
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_names_a_replica_to_take_back_is_understood() {
+        let said = "error: replica 604, which may join and has not come yet, has the address \
+            10.77.0.1:10081: `palisade cluster remove 604` takes that back\nhint: write HOST";
+        assert_eq!(to_take_back(said), Some(604));
+        assert_eq!(to_take_back("error: no replica of 3 answered within 10 s"), None);
+    }
 }

@@ -14,13 +14,19 @@ use tokio::sync::MutexGuard;
 
 use crate::{
     clock::{self, Clock},
-    history::Damaged,
+    history::{Damaged, Exit},
     rig::{Binary, Member, Rig, Seat},
     schedule::{Fault, Lane, Planned, Target},
 };
 
 const READY_LIMIT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(50);
+/// A cluster on a slow machine may be without a leader for this long.
+const LEADER_LIMIT: Duration = Duration::from_secs(20);
+/// So long after its time a fault that has not happened yet still has its turn.
+const LATE_MS: u64 = 300_000;
+/// So often a fault that could not be done is tried again.
+const AGAIN: usize = 2;
 
 /// A fault that was to happen.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,6 +49,9 @@ pub struct Injected {
     /// What was damaged, and what came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<Damaged>,
+    /// Somebody ended otherwise than it should have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrong: Option<Exit>,
     /// Why it could not be done.
     pub error: Option<String>,
 }
@@ -56,7 +65,8 @@ pub(crate) struct Tools {
 }
 
 /// Carries out the faults of one lane, one after the other. `begin` is when the faults begin, in
-/// milliseconds of the run. One that is late is done all the same, until `grace_ms` after its time.
+/// milliseconds of the run. One that has not happened yet is done all the same when it is late, and again
+/// when it could not be done.
 pub(crate) async fn lane(
     tools: &Tools,
     begin_ms: u64,
@@ -64,18 +74,44 @@ pub(crate) async fn lane(
     planned: Vec<Planned>,
 ) -> Vec<Injected> {
     let mut injected: Vec<Injected> = Vec::new();
-    for planned in planned {
-        let now_ms = tools.clock.millis().saturating_sub(begin_ms);
-        // One that was late pushes the others back, and those that had their turn may be left out.
-        let had_its_turn = injected.iter().any(|done| done.planned.fault == planned.fault);
-        let last_ms = if had_its_turn { until_ms } else { until_ms + until_ms / 2 + 10_000 };
-        if now_ms > last_ms {
+    let now_ms = || tools.clock.millis().saturating_sub(begin_ms);
+    for &planned in &planned {
+        // One that was late pushes the others back, and those that happened may be left out.
+        let late_ms = if has_happened(&injected, planned.fault) { 0 } else { LATE_MS };
+        if now_ms() > until_ms + late_ms {
             continue;
         }
-        clock::sleep_ms(planned.at_ms.saturating_sub(now_ms)).await;
+        clock::sleep_ms(planned.at_ms.saturating_sub(now_ms())).await;
         injected.push(inject(tools, planned).await);
     }
+    for _ in 0..AGAIN {
+        for &planned in &planned {
+            let is_done = has_happened(&injected, planned.fault) || lacks(tools, planned.fault);
+            if !is_done && now_ms() < until_ms + LATE_MS {
+                injected.push(inject(tools, planned).await);
+            }
+        }
+    }
     injected
+}
+
+fn has_happened(injected: &[Injected], fault: Fault) -> bool {
+    injected.iter().any(|done| done.planned.fault == fault && done.error.is_none())
+}
+
+/// Whether what the fault needs is missing, so that trying again would not help.
+fn lacks(tools: &Tools, fault: Fault) -> bool {
+    let Some(wires) = &tools.rig.wires else { return true };
+    match fault {
+        Fault::Packets => wires.means.packets.is_err(),
+        Fault::Clock => wires.means.clocks.is_err(),
+        Fault::PowerCut
+        | Fault::PowerAll
+        | Fault::FullDisk
+        | Fault::SlowDisk
+        | Fault::StallDisk => wires.means.volumes.is_err(),
+        _ => false,
+    }
 }
 
 async fn inject(tools: &Tools, planned: Planned) -> Injected {
@@ -88,6 +124,7 @@ async fn inject(tools: &Tools, planned: Planned) -> Injected {
         ready_ms: None,
         note: String::new(),
         damage: None,
+        wrong: None,
         error: None,
     };
     // A change of members waits for the end of others; it is no such end itself.
@@ -148,7 +185,7 @@ impl Injected {
 async fn place(rig: &Rig, target: Target) -> Result<usize> {
     match target {
         Target::Leader => {
-            let leader = clock::poll(Duration::from_secs(5), LOOK, || rig.leader()).await;
+            let leader = clock::poll(LEADER_LIMIT, LOOK, || rig.leader()).await;
             leader.context("no leader is known")
         }
         Target::Replica(index) => {

@@ -184,7 +184,10 @@ impl Net {
     }
 
     async fn pass(self: Arc<Self>, client: TcpStream, peer: SocketAddr, to: Host, up: SocketAddr) {
-        let from = client.local_addr().ok().and_then(|local| self.who.at(peer, local));
+        let from = match client.local_addr() {
+            Ok(local) => self.who.at(peer, local).await,
+            Err(_) => None,
+        };
         let pair = from.filter(|from| *from != to).map(|from| (from, to));
         if let Some((from, to)) = pair {
             while self.rule((from, to)).cut || self.rule((to, from)).cut {

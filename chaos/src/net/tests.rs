@@ -11,8 +11,8 @@ const B: Host = Host::Replica(1);
 struct Always;
 
 impl Who for Always {
-    fn at(&self, _: SocketAddr, _: SocketAddr) -> Option<Host> {
-        Some(A)
+    fn at(&self, _: SocketAddr, _: SocketAddr) -> futures::future::BoxFuture<'_, Option<Host>> {
+        Box::pin(std::future::ready(Some(A)))
     }
 }
 

@@ -106,8 +106,8 @@ pub(super) fn table(out: &mut String, faults: &[Injected]) {
         let ready = fault.ready_ms.map_or("never".into(), |ms| format!("{ms} ms"));
         let _ = writeln!(
             out,
-            "<tr><td>{}</td><td>{}</td><td class=\"n\">{} ms</td><td class=\"n\">{} ms</td>\
-             <td class=\"n\">{ready}</td><td>{}</td></tr>",
+            "<tr><td class=\"word\">{}</td><td>{}</td><td class=\"n\">{} ms</td><td class=\"n\">{} ms</td>\
+             <td class=\"n\">{ready}</td><td class=\"words\">{}</td></tr>",
             fault.planned.fault.name(),
             text(&fault.hit.join(", ")),
             fault.began_ms,

@@ -65,12 +65,19 @@ fn sentence(report: &Report) -> String {
             let mut names: Vec<&str> =
                 report.violations.iter().map(|violation| violation.check.as_str()).collect();
             names.dedup();
-            format!("{} does not hold: {happened}.", names.join(", "))
+            let verb = if names.len() > 1 { "do" } else { "does" };
+            format!("{} {verb} not hold: {happened}.", names.join(", "))
         }
         Verdict::Incomplete => {
             format!("Nothing wrong was found, but not everything was looked at: {happened}.")
         }
     }
+}
+
+/// A moment as people write it.
+fn moment(unix_seconds: u64) -> String {
+    let seconds = i64::try_from(unix_seconds).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |at| at.to_string())
 }
 
 fn about(page: &mut String, report: &Report) {
@@ -79,7 +86,7 @@ fn about(page: &mut String, report: &Report) {
         ("seed", report.seed.to_string()),
         ("product", report.product.clone()),
         ("rig", report.version.clone()),
-        ("ended", format!("{} (seconds since 1970)", report.ended_at)),
+        ("ended", moment(report.ended_at)),
         ("writes acknowledged", counts.acknowledged_writes.to_string()),
         ("reads answered", counts.answered_reads.to_string()),
         ("without an answer", counts.unknown.to_string()),
@@ -135,8 +142,9 @@ fn violations(page: &mut String, violations: &[Violation]) {
             text(&violation.check),
             text(&violation.message)
         );
-        operations::draw(page, &violation.evidence);
-        page.push_str("<details><summary>as recorded</summary><pre>");
+        // What is drawn need not be read as well.
+        let open = if operations::draw(page, &violation.evidence) { "" } else { " open" };
+        let _ = write!(page, "<details{open}><summary>as recorded</summary><pre>");
         for item in &violation.evidence {
             match item.as_str() {
                 Some(line) => page.push_str(&text(line)),
@@ -171,7 +179,7 @@ fn timeline(page: &mut String, report: &Report, history: &History) {
 fn checks(page: &mut String, checks: &[Judged]) {
     page.push_str(
         "<section><h2>Checks</h2>\n<div class=\"wide\"><table>\n\
-         <tr><th>check</th><th>claim</th><th class=\"n\">looked at</th><th>result</th></tr>\n",
+         <tr><th>check</th><th>result</th><th class=\"n\">looked at</th><th>claim</th></tr>\n",
     );
     for check in checks {
         let (word, class) = match (check.violations, check.subjects) {
@@ -181,10 +189,11 @@ fn checks(page: &mut String, checks: &[Judged]) {
         };
         let _ = writeln!(
             page,
-            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"{class}\">{word}</td></tr>",
+            "<tr><td>{}</td><td class=\"word {class}\">{word}</td><td class=\"n\">{}</td>\
+             <td class=\"words\">{}</td></tr>",
             text(&check.id),
-            text(&check.claim),
-            check.subjects
+            check.subjects,
+            text(&check.claim)
         );
     }
     page.push_str("</table></div></section>\n");

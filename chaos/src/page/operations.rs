@@ -17,11 +17,11 @@ struct Drawn {
 }
 
 /// Draws those of the evidence that are operations. All moments are as far from each other, since it
-/// is their order that counts.
-pub(super) fn draw(out: &mut String, evidence: &[Value]) {
+/// is their order that counts. Answers whether there is a drawing.
+pub(super) fn draw(out: &mut String, evidence: &[Value]) -> bool {
     let mut drawn: Vec<Drawn> = evidence.iter().filter_map(operation).collect();
     if drawn.is_empty() || drawn.len() > DRAWN_MAX {
-        return;
+        return false;
     }
     drawn.sort_by_key(|operation| operation.invoked);
     let mut moments: Vec<u64> =
@@ -53,6 +53,7 @@ pub(super) fn draw(out: &mut String, evidence: &[Value]) {
         }
     }
     svg::end(out);
+    true
 }
 
 fn operation(item: &Value) -> Option<Drawn> {

@@ -31,14 +31,14 @@ pub(super) fn begin(out: &mut String, height: f64, what: &str) {
     let _ = writeln!(
         out,
         "<figure><figcaption>{0}</figcaption>\n\
-         <svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{0}\">",
+         <div class=\"wide\"><svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{0}\">",
         text(what)
     );
 }
 
 /// Ends it.
 pub(super) fn end(out: &mut String) {
-    out.push_str("</svg></figure>\n");
+    out.push_str("</svg></div></figure>\n");
 }
 
 /// A box with words that show when it is pointed at.

@@ -40,6 +40,7 @@ fn fault() -> Injected {
         ready_ms: Some(2300),
         note: String::new(),
         damage: None,
+        wrong: None,
         error: None,
     }
 }
@@ -121,7 +122,7 @@ fn a_page_shows_what_happened_and_how_to_do_it_again() {
     for shown in [
         "<h1>VIOLATED</h1>",
         "palisade 9.9",
-        "palisade-chaos run --seconds 9 --seed 7",
+        "palisade-chaos run --seconds 9 --seed",
         "fault kill-agent did not happen: there is no agent",
         "no order of 3 (of 3) operations",
         "replica 2 led in term 1",
@@ -152,6 +153,11 @@ fn every_element_is_closed() {
 }
 
 #[test]
+fn a_moment_is_told_as_a_date() {
+    assert_eq!(moment(1_796_037_577), "2026-11-30T11:19:37Z");
+}
+
+#[test]
 fn a_run_in_which_nothing_happened_has_a_page() {
     let options = options();
     let setup = Setup { product: String::new(), options: &options };
@@ -163,6 +169,7 @@ fn a_run_in_which_nothing_happened_has_a_page() {
 #[test]
 fn evidence_that_is_no_operation_is_not_drawn() {
     let mut page = String::new();
-    operations::draw(&mut page, &[json!("a line"), json!({"atTheEnd": {"rows": 2}})]);
+    let evidence = [json!("a line"), json!({"atTheEnd": {"rows": 2}})];
+    assert!(!operations::draw(&mut page, &evidence));
     assert_eq!(page, "");
 }

@@ -7,13 +7,15 @@ use serde_json::Value;
 
 use super::Rig;
 use crate::{
-    books::{self, Books, Copy, Records},
+    books::{self, Books, Copy, PlacesSeen, Records},
+    clock::{self, Clock},
     http::{BASE, Request, Tried},
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Heartbeats and sessions are written too: so often copies are read until nothing was in between.
-const TRIES: usize = 100;
+/// Heartbeats and sessions are written too: so long copies are read until nothing was in between, and
+/// until what was placed last is known as placed by its instance, which is a step of its own.
+const SETTLED_LIMIT: Duration = Duration::from_secs(30);
 const RECORDS_MAX: u32 = 1000;
 const LISTS: [&str; 5] = ["workloads", "instances", "nodes", "join-tokens", "api-tokens"];
 
@@ -42,7 +44,8 @@ impl Rig {
 
     /// Each replica's own copy, at one index. What is left out could not be read at one index.
     async fn copies(&self, found: &mut Books) {
-        for _ in 0..TRIES {
+        let clock = Clock::start();
+        loop {
             found.copies.clear();
             let mut first = None;
             for place in self.places() {
@@ -56,10 +59,15 @@ impl Rig {
                 }
                 found.copies.insert(id, copy);
             }
-            if found.copies.len() == self.places().len() {
+            let is_whole = found.copies.len() == self.places().len();
+            let settled = found.places.iter().all(PlacesSeen::agree);
+            if is_whole && (settled || clock.elapsed() > SETTLED_LIMIT) {
                 return;
             }
-            crate::clock::sleep_ms(100).await;
+            if clock.elapsed() > 2 * SETTLED_LIMIT {
+                break;
+            }
+            clock::sleep_ms(100).await;
         }
         found.copies.clear();
         found.places.clear();

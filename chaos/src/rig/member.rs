@@ -24,6 +24,11 @@ const LOG_LINES: usize = 15;
 /// Set once this program is to end: a watcher must not start again what is being ended.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
+/// Whether what runs is being ended.
+pub(crate) fn is_ending() -> bool {
+    ENDING.load(Ordering::SeqCst)
+}
+
 /// Starts no member any more.
 pub(crate) fn start_no_more() {
     ENDING.store(true, Ordering::SeqCst);

@@ -38,12 +38,13 @@ use crate::{
 };
 
 pub(crate) use commands::{Binary, Ports, init, join_replica, repair, serve, words};
-pub(crate) use member::{Launch, Member, start_no_more};
+pub(crate) use member::{Launch, Member, is_ending, start_no_more};
 pub(crate) use ports::free as free_ports;
 pub(crate) use seat::{Address, Furnished, Seat};
 pub(crate) use spaces::{deliver_packets, drop_packets};
 pub(crate) use status::{Status, ask as ask_status, voters};
 pub(crate) use volume::Volume;
+pub(crate) use wired::Disks;
 pub(crate) use workload::{Instance, hello, register, register_value, register_version};
 
 const READY_LIMIT: Duration = Duration::from_secs(30);

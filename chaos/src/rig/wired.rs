@@ -17,6 +17,13 @@ use crate::{
     net::{ByAddress, BySocket, Host, Net, Who},
 };
 
+/// Whether each replica has a file system of its own, where that is possible. Such a one has an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disks {
+    Own,
+    Shared,
+}
+
 const LISTENS: Ports = Ports { peer: 7411, api: 7401 };
 
 impl Rig {
@@ -25,9 +32,13 @@ impl Rig {
         binary: &Binary,
         dir: &Path,
         options: &Options,
+        disks: Disks,
     ) -> Result<Self> {
         adopt_orphans()?;
         let mut means = Means::find();
+        if disks == Disks::Shared {
+            means.volumes = Err("file systems for each were not asked for".into());
+        }
         let seats = options.replicas + 1;
         if means.spaces.is_ok() {
             let hosts: Vec<Host> =

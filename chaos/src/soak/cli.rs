@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 
 use super::{Options, run, stated};
-use crate::cli::{USAGE, another_seed, block_on, can_drive, can_report};
+use crate::{
+    cli::{USAGE, block_on, can_drive, can_report},
+    enclosure, seed,
+};
 
 /// Flags of `soak`.
 #[derive(Debug, clap::Args)]
@@ -14,7 +17,7 @@ pub(crate) struct Soak {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
     /// What decides what clients do [default: another each time]
-    #[arg(long)]
+    #[arg(long, value_name = "[VERSION:]N", value_parser = seed::parse)]
     seed: Option<u64>,
     /// How many replicas
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
@@ -42,16 +45,21 @@ impl Soak {
         if !can_report(self.report.as_deref()) || !can_drive(self.bin.as_deref()) {
             return USAGE;
         }
+        // For the networks: without them each connection is looked up in the system's tables.
+        if let Some(status) = enclosure::enter() {
+            return status;
+        }
         let options = Options {
             minutes: self.minutes,
-            seed: self.seed.unwrap_or_else(another_seed),
+            seed: self.seed.unwrap_or_else(seed::another),
             replicas: self.replicas.into(),
             agents: self.agents.into(),
             clients: self.clients,
             bin: self.bin,
             keep: self.keep,
         };
-        eprintln!("seed {}: {} min; {}", options.seed, options.minutes, stated().trim_end());
+        let seed = seed::written(options.seed);
+        eprintln!("seed {seed}: {} min; {}", options.minutes, stated().trim_end());
         block_on(async {
             let soaked = run(&options).await?;
             print!("{}", soaked.summary());

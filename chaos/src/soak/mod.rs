@@ -22,7 +22,7 @@ use crate::{
     history::{Exit, Operation},
     http::{BASE, Http, Request},
     load::Client,
-    rig::{self, Binary, Folder, Member, Rig},
+    rig::{self, Binary, Disks, Folder, Member, Rig},
     watch,
 };
 
@@ -165,7 +165,7 @@ pub async fn run(options: &Options) -> Result<Soaked> {
 
 async fn drive(options: &Options, binary: &Binary, folder: &Folder) -> Result<Soaked> {
     let wanted = rig::Options { replicas: options.replicas, agents: options.agents };
-    let mut rig = Rig::start_wired(binary, folder.path(), &wanted).await?;
+    let mut rig = Rig::start_wired(binary, folder.path(), &wanted, Disks::Shared).await?;
     rig.join_agents(options.agents).await?;
     let rig = Arc::new(rig);
     let (clock, stop) = (Clock::start(), Arc::new(AtomicBool::new(false)));
@@ -245,7 +245,8 @@ fn measure(member: &Member, dir: &Path, at_ms: u64, writes: u64) -> Option<Sampl
     Some(Sample {
         at_ms,
         pid,
-        memory: field("VmRSS:")? << 10,
+        // Pages of files go when the system wants them, and the program's come one by one as they are used.
+        memory: field("RssAnon:")? << 10,
         files: files as u64,
         threads: field("Threads:")?,
         disk: size(dir),
