@@ -122,13 +122,12 @@ impl NewReplica {
         let (id, rest) = text.split_once('=').ok_or_else(wrong)?;
         let (peer, api) = rest.split_once(',').ok_or_else(wrong)?;
         let (host, peer_port) = peer.rsplit_once(':').ok_or_else(wrong)?;
+        if !palisade_contract::host::is_host(host) {
+            return Err(wrong());
+        }
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = |text: &str| text.parse().ok().filter(|port| *port != 0).ok_or_else(wrong);
         let id = id.parse().ok().filter(|id| *id != 0).ok_or_else(wrong)?;
-        let clean = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
-        if host.is_empty() || !host.chars().all(clean) {
-            return Err(wrong());
-        }
         Ok(Self { id, host: host.to_owned(), peer_port: port(peer_port)?, api_port: port(api)? })
     }
 
@@ -205,8 +204,7 @@ pub(crate) fn check(replicas: &[NewReplica]) -> Result<(), InitError> {
     for replica in replicas {
         let id = format!("replica id {}", replica.id);
         let (peer, api) = (replica.addr(replica.peer_port), replica.addr(replica.api_port));
-        let host = replica.host.trim_matches(['[', ']']);
-        if host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
+        if palisade_contract::host::is_unspecified(&replica.host) {
             return invalid(format!(
                 "{peer} is where to listen, and nobody is reached there: give a name or an IP"
             ));

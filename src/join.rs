@@ -108,9 +108,15 @@ pub(crate) fn neighbours(dir: &ReplicaDir, advertise: Option<&NewReplica>) -> Ou
 /// # Errors
 /// What is wrong with it.
 pub(crate) fn advertised(text: &str) -> Result<NewReplica, String> {
-    NewReplica::parse(&format!("1={text}")).map_err(|_| {
+    let replica = NewReplica::parse(&format!("1={text}")).map_err(|_| {
         format!("{text:?} is no address: write HOST:PEERPORT,APIPORT, such as 10.0.0.4:7411,7401")
-    })
+    })?;
+    if palisade_contract::host::is_unspecified(&replica.host) {
+        return Err(format!(
+            "{text:?} is where to listen, and nobody is reached there: give a name or an IP"
+        ));
+    }
+    Ok(replica)
 }
 
 /// Parses `IP:PEERPORT,APIPORT`.
@@ -124,7 +130,7 @@ pub(crate) fn listening(text: &str) -> Result<NewReplica, String> {
              --advertise"
         )
     };
-    let replica = advertised(text).map_err(|_| wrong())?;
+    let replica = NewReplica::parse(&format!("1={text}")).map_err(|_| wrong())?;
     replica.host.parse::<std::net::IpAddr>().map(|_| replica).map_err(|_| wrong())
 }
 
@@ -171,12 +177,12 @@ pub(crate) async fn first_steps(dir: &ReplicaDir, rt: Rt, neighbours: &Neighbour
     let secrets = palisade_raft::join(joining).await.map_err(|error| {
         let failure = failed("cannot join the cluster", &error);
         match error {
-            JoinError::Refused { .. } => failure
-                .hint(format!(
-                    "`palisade cluster status` shows who may come; `palisade cluster repair {} --force --yes` begins anew \
-                     under another id",
-                    dir.path.display()
-                )),
+            // For good: whoever starts it again and again should not.
+            JoinError::Refused { .. } => Failure { exit: Exit::Conflict, ..failure }.hint(format!(
+                "this directory is of no use any more: `palisade cluster status` shows who may come, and \
+                 `palisade cluster join` makes another one instead of {}",
+                dir.path.display()
+            )),
             _ => failure,
         }
     })?;

@@ -34,15 +34,21 @@ fn change(change: MemberChange) -> Change {
 fn error(error: ManageError) -> Error {
     let (code, hint) = match error.why {
         Why::UnknownReplica => (Code::NotFound, "`palisade cluster status` shows the members"),
-        Why::Invalid => (
+        Why::Invalid => (Code::InvalidInput, "`palisade cluster status` shows the members"),
+        Why::Address => (
             Code::InvalidInput,
-            "write HOST:PEERPORT,APIPORT with two different ports, at which others reach it",
+            "write HOST:PEERPORT,APIPORT with two different ports, at which others reach it and no other replica is",
+        ),
+        Why::Drained => (
+            Code::InvalidState,
+            "`palisade cluster undrain` lets it lead again; or name another one",
         ),
         Why::Removed => (Code::InvalidState, "join a new replica with `palisade cluster join`"),
         Why::LastVoter => (Code::InvalidState, "`palisade cluster join` makes another one"),
-        Why::AtRisk => {
-            (Code::InvalidState, "bring the others back first; look at `palisade cluster status`")
-        }
+        Why::AtRisk => (
+            Code::InvalidState,
+            "bring the others back, or join another one, first: `palisade cluster status`",
+        ),
         Why::NotAVoter | Why::NotHealthy => {
             (Code::InvalidState, "`palisade cluster status` shows who answers and how far each is")
         }
@@ -51,9 +57,16 @@ fn error(error: ManageError) -> Error {
             Code::NoQuorum,
             "most replicas must run and reach each other: look at `palisade cluster status --local`",
         ),
+        Why::Unknown => (
+            Code::Unavailable,
+            "`palisade cluster status --local` shows the change and for whom it waits; it cannot be taken back",
+        ),
         _ => (Code::Unavailable, "look at `palisade cluster status`, then ask again"),
     };
-    Error::new(code, error.detail).hint(hint)
+    let mut told = Error::new(code, error.detail).hint(hint);
+    // Asked again at once, a cluster that waits for somebody says less than this.
+    told.retryable &= error.why != Why::Unknown;
+    told
 }
 
 impl Members for ReplicaMembers {

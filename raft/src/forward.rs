@@ -81,6 +81,7 @@ impl Session {
                 self.exile.note(&error);
                 let refusal = match error {
                     PeerError::Unreachable(_)
+                    | PeerError::Waits(_)
                     | PeerError::Refused(_)
                     | PeerError::Removed(_)
                     | PeerError::Lost { .. } => Refusal::NotLeader,

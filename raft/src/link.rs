@@ -151,8 +151,10 @@ impl Link {
             ) => {
                 self.cut(&mut state, way, &chain(error));
             }
-            (PeerError::Failed(_), Way::Heartbeat) => self.missed(&mut state, &chain(error)),
-            (PeerError::Failed(_), Way::Append) => {
+            (PeerError::Failed(_) | PeerError::Waits(_), Way::Heartbeat) => {
+                self.missed(&mut state, &chain(error))
+            }
+            (PeerError::Failed(_) | PeerError::Waits(_), Way::Append) => {
                 state.broken = state.broken.saturating_add(1);
                 if state.broken >= BROKEN_MAX && state.stuck_at.is_none() {
                     state.stuck_at = Some(self.rt.now());

@@ -22,7 +22,7 @@ use openraft::{
 };
 use palisade_state::{
     ApplyError, Machine, Outcome, Position, Retired, Rt, State, Verdict, View,
-    command::Kind,
+    command::{Command, Kind},
     planted::{self, Defect},
 };
 
@@ -104,6 +104,14 @@ fn was_applied(outcome: &Outcome) -> bool {
     matches!(outcome.verdict, Some(Verdict::Applied(_)))
 }
 
+fn writes_of(commands: &[Command]) -> usize {
+    let of = |command: &Command| match &command.kind {
+        Some(Kind::Txn(txn)) => txn.writes.len(),
+        _ => 0,
+    };
+    commands.iter().map(of).sum()
+}
+
 impl StateMachine {
     /// A machine that goes on from `start`, or from nothing.
     pub(crate) fn new(
@@ -137,14 +145,15 @@ impl StateMachine {
                 let first = decoded.commands.first().and_then(|command| command.kind.as_ref());
                 let is_left_out =
                     planted::is(Defect::HistoryLeftOut) && at.index.is_multiple_of(13);
-                let writes = self.feeder.wants_entries()
+                let is_told = self.feeder.wants_entries()
                     && matches!(first, Some(Kind::Txn(_)))
                     && !is_left_out;
+                let writes = if is_told { writes_of(&decoded.commands) } else { 0 };
                 let outcomes = self.machine.apply(at, decoded).map_err(io::Error::other)?;
-                if writes && outcomes.iter().any(was_applied) {
+                if is_told && outcomes.iter().any(was_applied) {
                     let applied = outcomes.iter().map(was_applied).collect();
                     let (index, term) = (at.index, at.term);
-                    self.told.push(Applied { index, term, payload, applied });
+                    self.told.push(Applied { index, term, payload, applied, writes });
                 }
                 Outcomes(outcomes)
             }

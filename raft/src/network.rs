@@ -109,7 +109,7 @@ fn rpc_error<R: AsyncRuntime>(error: &PeerError) -> Rpc<R> {
         | PeerError::Refused(_)
         | PeerError::Removed(_)
         | PeerError::Lost { .. } => Unreachable::new(error).into(),
-        PeerError::Failed(_) => NetworkError::new(error).into(),
+        PeerError::Failed(_) | PeerError::Waits(_) => NetworkError::new(error).into(),
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     client::{Address, BASE, Call, Client, ClientError},
-    output::{self, Exit, Failure, Format, Outcome, Table, cell, failure::chain, text},
+    output::{self, Exit, Failure, Format, Outcome, Table, cell, failure::chain, number, text},
 };
 
 mod members;
@@ -32,8 +32,9 @@ impl Doctor {
         let mut findings = Vec::new();
         let resolved = session.resolve();
         let context = resolved.as_ref().ok().and_then(|resolved| resolved.addresses_of.clone());
-        match resolved.and_then(|resolved| session::client(resolved, BUDGET)) {
-            Ok(client) => findings.extend(look(&client, context.as_deref()).await),
+        let budget = session.timeout().unwrap_or(BUDGET);
+        match resolved.and_then(|resolved| session::client(resolved, budget)) {
+            Ok(client) => findings.extend(look(&client, budget, context.as_deref()).await),
             Err(failure) => findings.push(finding(
                 "context",
                 "error",
@@ -46,9 +47,13 @@ impl Doctor {
 }
 
 /// What every replica says, what that tells together, and what the cluster finds itself.
-async fn look(client: &Client, context: Option<&str>) -> Vec<Value> {
+async fn look(client: &Client, budget: Duration, context: Option<&str>) -> Vec<Value> {
     let seen = survey(client).await;
     let mut findings = join_all(seen.0.iter().map(|one| replica(client, &seen, one))).await;
+    let elsewhere = seen.answered_elsewhere();
+    let recorded =
+        elsewhere.iter().map(|(id, recorded, at)| recorded_address(client, *id, recorded, at));
+    findings.extend(join_all(recorded).await.into_iter().flatten());
     findings.extend(members::findings(&seen, context));
     let own = join_all(seen.0.iter().map(|one| of_itself(client, one))).await.concat();
     let best = seen.best().and_then(Seen::status);
@@ -57,7 +62,7 @@ async fn look(client: &Client, context: Option<&str>) -> Vec<Value> {
     let leader = best.and_then(super::cluster::leader_address).filter(answers);
     // Whoever knows most says why when nobody leads; one that hangs would say nothing.
     let asked = leader.or_else(|| seen.best().map(|one| one.address.clone()));
-    let found = cluster(client, asked).await;
+    let found = cluster(client, budget, asked).await;
     let found: Vec<Value> = found.into_iter().filter(|one| !is_said(&own, one)).collect();
     findings.extend(own);
     findings.extend(found);
@@ -102,6 +107,30 @@ async fn replica(client: &Client, all: &Survey, one: &Seen) -> Value {
     }
 }
 
+/// Agents and other clients are told the recorded address, whatever the one is that this client knows.
+async fn recorded_address(
+    client: &Client,
+    id: u64,
+    recorded: &Address,
+    at: &Address,
+) -> Option<Value> {
+    let call = Call::get(format!("{BASE}/cluster")).local();
+    let why = match client.call_at(recorded, &call, OWN_LIMIT).await {
+        Ok(answer) if number(&answer.body, "/replica") == id => return None,
+        Ok(answer) => format!("replica {} answers there", number(&answer.body, "/replica")),
+        Err(error) => chain(&error),
+    };
+    let message = format!(
+        "replica {id} answers at {}, and is recorded at {}, which agents and clients are told: {why}",
+        at.host_port(),
+        recorded.host_port()
+    );
+    let fix = format!(
+        "`palisade cluster set-address {id}` records where it is; or mend the way to what is recorded"
+    );
+    Some(finding("cluster.address", "error", &message, &fix))
+}
+
 /// What a replica finds of itself, whoever leads and although there may be no quorum.
 async fn of_itself(client: &Client, one: &Seen) -> Vec<Value> {
     if one.status().is_none() {
@@ -132,12 +161,12 @@ fn is_said(said: &[Value], finding: &Value) -> bool {
 }
 
 /// What the cluster finds itself; the leader alone knows which members are silent.
-async fn cluster(client: &Client, first: Option<Address>) -> Vec<Value> {
+async fn cluster(client: &Client, budget: Duration, first: Option<Address>) -> Vec<Value> {
     let call = Call::get(format!("{BASE}/self-check"));
     let mut asked = None;
     if let Some(first) = first {
         // What it refuses is its word, unless it only stops leading; others know better when it says nothing.
-        let said = client.call_at(&first, &call, BUDGET).await;
+        let said = client.call_at(&first, &call, budget).await;
         let is_final = said.as_ref().err().is_none_or(|error| {
             error.is("NO_QUORUM") || error.refusal().is_some_and(|refusal| !refusal.retryable)
         });

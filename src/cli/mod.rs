@@ -98,7 +98,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "FILE")]
     pub api_token_file: Option<PathBuf>,
     /// How long a request is tried [default: 30s], and a verb waits [default: 5m]
-    #[arg(long, global = true, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, global = true, value_name = "DURATION", value_parser = some_time)]
     pub timeout: Option<Duration>,
 }
 
@@ -193,18 +193,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>, builder: Builder) -> std::
 
 /// The error in words for people, where the standard library's are for programmers.
 fn plain(error: clap::Error) -> clap::Error {
-    use clap::{CommandFactory as _, error::ContextKind};
-    use std::error::Error as _;
-    if !error.source().is_some_and(|cause| cause.is::<std::num::ParseIntError>()) {
-        return error;
-    }
-    let (Some(value), Some(arg)) =
-        (error.get(ContextKind::InvalidValue), error.get(ContextKind::InvalidArg))
-    else {
-        return error;
-    };
-    let text = format!("invalid value '{value}' for '{arg}': it must be a whole number");
-    Cli::command().error(error.kind(), text)
+    use std::{error::Error as _, num::IntErrorKind};
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<std::num::ParseIntError>());
+    let Some(cause) = cause else { return error };
+    let is_number = matches!(cause.kind(), IntErrorKind::PosOverflow | IntErrorKind::NegOverflow);
+    let plain = if is_number { "the number is out of range" } else { "it must be a whole number" };
+    let text = error.to_string().replace(&cause.to_string(), plain);
+    clap::Error::raw(error.kind(), text.trim_start_matches("error: "))
 }
 
 /// The error with no suggestion that is far from what was written.
@@ -294,6 +289,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+/// A duration in which something can happen.
+fn some_time(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if time.is_zero() { Err("it must be more than 0".to_owned()) } else { Ok(time) }
 }
 
 /// Parses a number of bytes: `512MiB`, `4GiB`, `4GB`, or a bare number.

@@ -53,6 +53,12 @@ impl Session {
         self.global.timeout.unwrap_or(WAIT_DEFAULT)
     }
 
+    /// How long a request is tried, if that was said.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.global.timeout
+    }
+
     /// Where the contexts are.
     ///
     /// # Errors

@@ -137,6 +137,27 @@ impl Survey {
         sets.iter().all(|set| set.iter().filter(answers).count() * 2 > set.len())
     }
 
+    /// Members that answer under another name than the one that is recorded of them: who, where that is, and where they
+    /// answer.
+    pub fn answered_elsewhere(&self) -> Vec<(u64, Address, &Address)> {
+        let mut found = vec![];
+        let best = self.best().and_then(Seen::status);
+        for member in best.map_or(&[][..], members) {
+            let id = number(member, "/id");
+            let Some(Ok(recorded)) = text(member, "/apiAddr").map(Address::parse) else { continue };
+            let was_asked = |seen: &&Seen| seen.address.host_port() == recorded.host_port();
+            let of_it = best.and_then(|best| text(best, "/cluster"));
+            let answers = |seen: &&Seen| seen.replica() == Some(id) && seen.cluster() == of_it;
+            if self.0.iter().any(|seen| was_asked(&seen)) {
+                continue;
+            }
+            if let Some(seen) = self.0.iter().find(answers) {
+                found.push((id, recorded, &seen.address));
+            }
+        }
+        found
+    }
+
     /// Members that whoever knows most of their cluster names, and that were not asked.
     pub(crate) fn not_asked(&self) -> Vec<Address> {
         let mut named: Vec<Address> = vec![];
@@ -194,6 +215,17 @@ pub(crate) mod tests {
         assert_eq!(survey.best().unwrap().address, address(2));
         assert_eq!(survey.not_asked(), [address(9)]);
         assert!(survey.answered("c", 1) && !survey.answered("c", 3) && !survey.answered("d", 1));
+    }
+
+    #[test]
+    fn who_answers_under_another_name_is_told_with_what_is_recorded() {
+        let mut named = seen(1, "c", Some(1), &[1, 2]);
+        named.address = Address::parse("replica-1.example:7401").unwrap();
+        let survey = Survey(vec![named, seen(2, "c", Some(1), &[1, 2])]);
+        let found = survey.answered_elsewhere();
+        assert_eq!(found, [(1, address(1), &survey.0[0].address)]);
+        let survey = Survey(vec![seen(1, "c", Some(1), &[1, 2]), seen(2, "c", Some(1), &[1, 2])]);
+        assert!(survey.answered_elsewhere().is_empty());
     }
 
     #[test]

@@ -59,12 +59,15 @@ fn durations_and_sizes_have_units() {
 
 #[test]
 fn what_is_no_number_is_told_in_plain_words() {
-    for args in [
-        &["palisade", "cluster", "remove", "two"][..],
-        &["palisade", "cluster", "remove", "99999999999999999999999"],
-        &["palisade", "event", "ls", "--from", "-1x"],
+    for (args, why) in [
+        (&["palisade", "cluster", "remove", "two"][..], "it must be a whole number"),
+        (&["palisade", "cluster", "remove", "99999999999999999999999"], "out of range"),
+        (&["palisade", "event", "ls", "--from", "1x"], "it must be a whole number"),
+        (&["palisade", "cluster", "transfer-leader", "0"], "0 is not in 1.."),
     ] {
         let said = plain(Cli::try_parse_from(args).unwrap_err()).to_string();
-        assert!(said.contains("must be a whole number") && said.contains("Usage"), "{said}");
+        let usage = format!("Usage: {}", args[..3].join(" "));
+        assert!(said.starts_with("error: invalid") && said.contains(why), "{said}");
+        assert!(said.contains(&usage) || said.contains("For more information"), "{said}");
     }
 }

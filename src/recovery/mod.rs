@@ -22,6 +22,9 @@ pub use restore::{RestoreError, RestoreOptions, Restored, restore};
 pub use source::Source;
 pub use stages::MARKER;
 
+/// The highest epoch of a cluster: far more lives than one can have, and there is a higher number for whoever asks.
+pub(crate) const EPOCH_MAX: u64 = u32::MAX as u64;
+
 #[cfg(test)]
 mod decay;
 #[cfg(test)]

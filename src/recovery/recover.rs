@@ -29,7 +29,7 @@ use palisade_state::{Formation, ReplicaId, Tx, command::AuditDraft};
 use serde_json::json;
 
 use super::{
-    Reach, Source, files, reach,
+    EPOCH_MAX, Reach, Source, files, reach,
     renew::renew_specs,
     stages::{Journal, JournalError, JournalMember, MARKER, Stage},
 };
@@ -77,6 +77,12 @@ pub enum RecoverError {
     /// Another recovery runs.
     #[error(transparent)]
     Lock(#[from] LockError),
+    /// No cluster after it could have a higher one.
+    #[error("epoch {given} is too high: the highest is {EPOCH_MAX}")]
+    EpochTooHigh {
+        /// What was given.
+        given: u64,
+    },
     /// The epoch is not above the old one.
     #[error("epoch {given} is not above this replica's, {own}")]
     Epoch {
@@ -133,6 +139,8 @@ pub struct Plan {
     pub last: u64,
     /// The revision that the new life begins with.
     pub revision: u64,
+    /// What its log has lost, in a sentence: it must not serve in its old life again.
+    pub lost: Option<String>,
 }
 
 impl Plan {
@@ -218,6 +226,7 @@ fn resumed(
         committed: survivor.and_then(|survivor| survivor.committed).unwrap_or(0),
         last: survivor.map_or(0, |survivor| survivor.last),
         revision: survivor.map_or(0, |survivor| survivor.view().revision()),
+        lost: survivor.and_then(|survivor| survivor.lost.clone()),
         journal,
     })
 }
@@ -234,7 +243,10 @@ fn known(member: &JournalMember) -> SurvivorMember {
 
 fn plan(dir: &ReplicaDir, survivor: &Survivor, epoch: Option<u64>) -> Result<Plan, RecoverError> {
     let Identity { cluster, lineage, epoch: own, replica } = survivor.identity.clone();
-    let epoch = epoch.unwrap_or(own + 1);
+    let epoch = epoch.unwrap_or(own.saturating_add(1));
+    if epoch > EPOCH_MAX {
+        return Err(RecoverError::EpochTooHigh { given: epoch });
+    }
     if epoch <= own {
         return Err(RecoverError::Epoch { given: epoch, own });
     }
@@ -257,6 +269,7 @@ fn plan(dir: &ReplicaDir, survivor: &Survivor, epoch: Option<u64>) -> Result<Pla
         committed: survivor.committed.unwrap_or(0),
         last: survivor.last,
         revision: survivor.view().revision(),
+        lost: survivor.lost.clone(),
     })
 }
 

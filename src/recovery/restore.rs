@@ -18,7 +18,7 @@ use palisade_raft::{
 use palisade_state::{Formation, ReplicaId, Tx, command::AuditDraft};
 use serde_json::json;
 
-use super::renew::renew_specs;
+use super::{EPOCH_MAX, renew::renew_specs};
 use crate::{
     context_file::{Context, Secret},
     edge,
@@ -81,6 +81,12 @@ pub enum RestoreError {
         "the CA's key in a backup is sealed: give --key FILE, the pki/backup.key of the cluster that wrote it"
     )]
     NoKey,
+    /// No cluster after it could have a higher one.
+    #[error("epoch {given} is too high: the highest is {EPOCH_MAX}")]
+    EpochTooHigh {
+        /// What was given.
+        given: u64,
+    },
     /// The epoch is not above the backup's.
     #[error(
         "epoch {given} is not above the backup's, {backup}: agents and replicas would take it for an older life"
@@ -93,8 +99,8 @@ pub enum RestoreError {
     },
     /// An id was another replica's.
     #[error(
-        "replica {id} joined the cluster that the backup is of, and its records name it: give the new replica an id that \
-         was never used, such as {free}"
+        "replica {id} joined the cluster that the backup is of, and its records name it: give the new replica an id that no \
+         replica joined with, such as {free}"
     )]
     UsedId {
         /// The id.
@@ -147,7 +153,10 @@ pub fn restore<E: std::error::Error + Send + Sync + 'static>(
     check(&options.replicas)?;
     let mut reader = BackupReader::open(&options.file)?;
     let head = reader.info().head.clone();
-    let epoch = options.epoch.unwrap_or(head.epoch + 1);
+    let epoch = options.epoch.unwrap_or(head.epoch.saturating_add(1));
+    if epoch > EPOCH_MAX {
+        return Err(RestoreError::EpochTooHigh { given: epoch });
+    }
     if epoch <= head.epoch {
         return Err(RestoreError::Epoch { given: epoch, backup: head.epoch });
     }

@@ -146,6 +146,9 @@ fn what_cannot_be_restored_leaves_nothing() {
     assert!(matches!(error, RestoreError::Backup(BackupError::WrongKey { .. })), "{error}");
     let error = refused(RestoreOptions { epoch: Some(0), ..good.clone() });
     assert!(matches!(error, RestoreError::Epoch { given: 0, backup: 0 }));
+    // After it no cluster could have a higher one.
+    let error = refused(RestoreOptions { epoch: Some(u64::MAX), ..good.clone() });
+    assert!(matches!(error, RestoreError::EpochTooHigh { .. }), "{error}");
     let cut = home.path().join("cut.backup");
     let bytes = fs::read(&good.file).unwrap();
     fs::write(&cut, &bytes[..bytes.len() - 1]).unwrap();

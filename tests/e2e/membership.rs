@@ -237,7 +237,7 @@ fn leadership_moves_a_replica_is_drained_and_wrong_requests_are_refused() {
     });
     let shown = cluster(&["status"]).ok().stdout;
     assert!(shown.contains("drained"), "{shown}");
-    cluster(&["transfer-leader", &next.to_string()]).ends(2).says(&["is drained"]);
+    cluster(&["transfer-leader", &next.to_string()]).ends(4).says(&["is drained", "undrain"]);
     cluster(&["undrain", &next.to_string()]).ok();
     until("leases again", || {
         let shards = all.api.get(0, &format!("{BASE}/cluster/shards")).ok()?.json();

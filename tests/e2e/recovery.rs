@@ -100,7 +100,7 @@ fn a_lost_cluster_comes_back_from_its_backup_and_its_agents_with_it() {
     let backup_key = key(&replicas, 0);
     restore(&replicas, 3, &["a.backup", "--dir", "restored", "--key", &backup_key])
         .ok()
-        .says(&["palisade doctor", "epoch 1"]);
+        .says(&["palisade --context test doctor", "epoch 1"]);
     replicas.move_to("restored", 3);
     replicas.start_all();
     let new = status(&replicas);

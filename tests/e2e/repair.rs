@@ -70,6 +70,7 @@ fn a_damaged_replica_is_repaired_and_nothing_acknowledged_is_lost() {
     let dir = all.dir(HURT);
     let verb = format!("palisade cluster repair {}", dir.display());
     let refused = all.refuses(HURT).ends(1).says(&["damaged", "at byte", &verb]);
+    repair(&all, &["--replica", "3"]).ends(2).says(&["of replica 2", "--replica says 3"]);
     let shown = repair(&all, &[]).ends(2).says(&["nothing was done", "--yes"]);
     assert_eq!(place(&refused.stderr), place(&shown.stdout), "serve and repair say the same");
     assert!(shown.stdout.contains("in the place of replica 2"), "{shown:#?}");

@@ -5,6 +5,7 @@
 
 pub mod context;
 pub mod error;
+pub mod host;
 pub mod id;
 pub mod input;
 pub mod method;

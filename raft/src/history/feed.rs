@@ -24,6 +24,8 @@ pub(crate) struct Applied {
     pub(crate) payload: Payload,
     /// For each of its commands, whether it was applied now.
     pub(crate) applied: Vec<bool>,
+    /// The writes of all of them.
+    pub(crate) writes: usize,
 }
 
 /// What was applied and published together.
@@ -37,14 +39,13 @@ pub(crate) struct Batch {
     pub(crate) entries: Vec<Applied>,
 }
 
-/// What a command has replaced in the view that its batch holds: a leaf of the tree, its parents and the record.
+/// What a write has replaced in the view that its batch holds: a leaf of the tree, its parents and the record.
 const REPLACED_BYTES: usize = 2 * 1024;
 
 impl Batch {
     /// The memory that it keeps from being freed, about.
     fn bytes(&self) -> usize {
-        let entry =
-            |entry: &Applied| entry.payload.len() + REPLACED_BYTES * entry.applied.len() + 64;
+        let entry = |entry: &Applied| entry.payload.len() + REPLACED_BYTES * entry.writes + 64;
         self.entries.iter().map(entry).sum::<usize>() + 128
     }
 }

@@ -169,7 +169,7 @@ impl Shelf for SledShelf {
 
     fn write(&self, changes: Changes) -> Shelved<()> {
         let count = changes.len();
-        let written = self.call(|db| {
+        self.call(|db| {
             let mut batch = sled::Batch::default();
             for (key, value) in changes {
                 match value {
@@ -177,10 +177,10 @@ impl Shelf for SledShelf {
                     None => batch.remove(key),
                 }
             }
-            db.apply_batch(batch)
-        });
-        Self::free(count);
-        written
+            let written = db.apply_batch(batch);
+            Self::free(count);
+            written
+        })
     }
 
     fn sync(&self) -> Shelved<()> {

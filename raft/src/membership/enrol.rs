@@ -82,7 +82,8 @@ impl Knock {
             Heard::Leader(leader) => return Ok(Err(leader)),
             Heard::Answer(Ok(_)) => {}
             Heard::Answer(Err(ManageError { why, detail })) => {
-                let for_good = matches!(why, Why::UnknownReplica | Why::Removed | Why::Invalid);
+                let for_good =
+                    matches!(why, Why::UnknownReplica | Why::Removed | Why::Invalid | Why::Address);
                 return Err(if for_good {
                     Failed::ForGood(detail)
                 } else {

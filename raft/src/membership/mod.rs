@@ -192,6 +192,10 @@ pub enum Why {
     Unavailable,
     /// It was begun, and whether it is done is not known.
     Unknown,
+    /// An address in it cannot be.
+    Address,
+    /// The replica that it needs is drained.
+    Drained,
 }
 
 /// Why a change was not made.
@@ -226,6 +230,8 @@ impl From<Why> for WireWhy {
             Why::Invalid => Self::Invalid,
             Why::Unavailable => Self::Unavailable,
             Why::Unknown => Self::Unknown,
+            Why::Address => Self::Address,
+            Why::Drained => Self::Drained,
         }
     }
 }
@@ -244,6 +250,8 @@ impl From<WireWhy> for Why {
             WireWhy::Invalid => Self::Invalid,
             WireWhy::Unavailable => Self::Unavailable,
             WireWhy::Unknown => Self::Unknown,
+            WireWhy::Address => Self::Address,
+            WireWhy::Drained => Self::Drained,
         }
     }
 }

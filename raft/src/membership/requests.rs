@@ -52,7 +52,7 @@ fn addresses_are_not_promised<'a>(
                     "replica {id}, which may join and has not come yet, has the address {taken}: \
                      `palisade cluster remove {id}` takes that back"
                 );
-                return refuse(Why::Invalid, what);
+                return refuse(Why::Address, what);
             }
         }
     }
@@ -127,21 +127,22 @@ impl<R: AsyncRuntime> Members<R> {
         for (id, node) in members.nodes.iter().filter(|(id, _)| **id != but) {
             for taken in [&node.peer_addr, &node.api_addr] {
                 if !taken.is_empty() && (taken == peer_addr || taken == api_addr) {
-                    return refuse(Why::Invalid, format!("replica {id} has the address {taken}"));
+                    return refuse(Why::Address, format!("replica {id} has the address {taken}"));
                 }
             }
         }
         let is_anywhere = |addr: &str| {
-            addr.parse::<std::net::SocketAddr>().is_ok_and(|addr| addr.ip().is_unspecified())
+            addr.parse::<std::net::SocketAddr>()
+                .is_ok_and(|addr| addr.ip().to_canonical().is_unspecified())
         };
         if let Some(addr) = [peer_addr, api_addr].into_iter().find(|addr| is_anywhere(addr)) {
             let what = format!(
                 "{addr} is where to listen, and nobody is reached there: give a name or an IP"
             );
-            return refuse(Why::Invalid, what);
+            return refuse(Why::Address, what);
         }
         if !peer_addr.is_empty() && peer_addr == api_addr {
-            return refuse(Why::Invalid, format!("{peer_addr} cannot be both its addresses"));
+            return refuse(Why::Address, format!("{peer_addr} cannot be both its addresses"));
         }
         Ok(())
     }
@@ -250,6 +251,8 @@ impl<R: AsyncRuntime> Members<R> {
             return managed(id, format!("replica {id} has these addresses already"));
         }
         self.addresses_are_free(&members, id, &new.peer_addr, &new.api_addr)?;
+        let pending = roster::pending(&self.view())?;
+        addresses_are_not_promised(pending.iter(), &new.peer_addr, &new.api_addr)?;
         let at = format!("at {} and {}", new.peer_addr, new.api_addr);
         if dry_run {
             return managed(id, format!("replica {id} would be {at}"));
@@ -287,7 +290,7 @@ impl<R: AsyncRuntime> Members<R> {
         }
         if drained(to) {
             let what = format!("replica {to} is drained: undo that first");
-            return refuse(Why::Invalid, what);
+            return refuse(Why::Drained, what);
         }
         if !members.answers(to, self.limit()) {
             return refuse(Why::NotHealthy, format!("replica {to} does not answer"));

@@ -43,6 +43,8 @@ pub struct Survivor {
     pub committed: Option<u64>,
     /// The last entry of its log.
     pub last: u64,
+    /// What its log has lost, in a sentence: it had confirmed more.
+    pub lost: Option<String>,
 }
 
 impl Survivor {
@@ -55,17 +57,18 @@ impl Survivor {
         let unused = || OfflineError::Unused { dir: data.to_owned() };
         let identity = Identity::read(data)?.ok_or_else(unused)?;
         // Whoever has lost something may be all that is left; a removed one and a copy are behind a cluster that went on.
-        match exile::check(data, &identity) {
-            Ok(()) | Err(exile::Barred::Lost(_)) => {}
+        let lost = match exile::check(data, &identity) {
+            Ok(()) => None,
+            Err(exile::Barred::Lost(told)) => Some(told),
             Err(barred) => return Err(barred.into()),
-        }
+        };
         let Loaded { machine, membership, term, committed } = load(data, &identity)?;
         let last = machine.applied().index;
         if machine.published().view().formation().is_none() {
             return Err(OfflineError::Nothing { dir: data.to_owned() });
         }
         let members = members_of(&membership);
-        Ok(Self { _lock: lock, machine, identity, members, term, committed, last })
+        Ok(Self { _lock: lock, machine, identity, members, term, committed, last, lost })
     }
 
     /// What it knows.

@@ -297,7 +297,7 @@ impl Inner {
                 let addr = self.addresses.last_good(self.peer);
                 let why = format!("{addr}: {}", crate::fault::chain(status));
                 if status.metadata().contains_key(WAITS) {
-                    PeerError::Unreachable(why)
+                    PeerError::Waits(why)
                 } else {
                     PeerError::Failed(why)
                 }

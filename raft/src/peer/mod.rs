@@ -66,6 +66,9 @@ pub enum PeerError {
         /// What the peer saw.
         why: String,
     },
+    /// The peer keeps this replica waiting: certain that the request was not looked at.
+    #[error("the peer lets this replica wait: {0}")]
+    Waits(String),
     /// The connection or the peer failed; the request may have been received.
     #[error("the call failed: {0}")]
     Failed(String),

@@ -203,7 +203,7 @@ impl From<PeerError> for Status {
                 status.metadata_mut().insert(LOST, floor.into());
                 status
             }
-            PeerError::Unreachable(why) => Self::unavailable(why),
+            PeerError::Unreachable(why) | PeerError::Waits(why) => Self::unavailable(why),
             PeerError::Failed(why) => Self::internal(why),
         }
     }

@@ -460,5 +460,5 @@ async fn a_call_that_is_kept_waiting_was_certainly_not_taken() {
     let (first, _stays) = ask("1-1").await;
     first.unwrap();
     let (second, _) = ask("2-2").await;
-    assert!(matches!(second, Err(PeerError::Unreachable(_))), "{second:?}");
+    assert!(matches!(second, Err(PeerError::Waits(_))), "{second:?}");
 }

@@ -13,6 +13,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(super) struct SetAddress {
     /// Its id
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     replica: u64,
     /// Where it is reached
     #[arg(value_name = "HOST:PEERPORT,APIPORT", value_parser = crate::join::advertised)]

@@ -13,6 +13,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(super) struct Drain {
     /// Its id
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     replica: u64,
     /// Only say what would be done
     #[arg(long)]

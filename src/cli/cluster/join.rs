@@ -27,7 +27,7 @@ pub(super) struct Join {
     #[arg(long, value_name = "IP:PEERPORT,APIPORT", value_parser = join::listening)]
     listen: Option<NewReplica>,
     /// The member whose place it takes: that one is removed when this one votes
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
     replace: Option<u64>,
     /// Only say what would be done
     #[arg(long)]

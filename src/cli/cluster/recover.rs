@@ -36,7 +36,9 @@ pub struct Recover {
 impl From<RecoverError> for Failure {
     fn from(error: RecoverError) -> Self {
         match error {
-            error @ RecoverError::Epoch { .. } => Self::usage(error.to_string()),
+            error @ (RecoverError::Epoch { .. } | RecoverError::EpochTooHigh { .. }) => {
+                Self::usage(error.to_string())
+            }
             error @ RecoverError::Begun { .. } => Self::new(Exit::Conflict, chain(&error))
                 .hint("end it without --epoch, or give it up with --abandon and begin again"),
             error @ RecoverError::BackupKey(_) => Self::new(Exit::Error, chain(&error)).hint(
@@ -81,10 +83,15 @@ impl Recover {
                 plan.reachable(),
                 plan.members.iter().filter(|(member, _)| member.voter).count()
             );
-            let instead = if plan.is_resumed {
-                "give up what was begun with --abandon and start this replica again"
+            let instead = if plan.lost.is_some() {
+                format!(
+                    "let it join again from the others instead: `palisade cluster repair {}`",
+                    self.dir.display()
+                )
+            } else if plan.is_resumed {
+                "give up what was begun with --abandon and start this replica again".to_owned()
             } else {
-                "start this replica again instead"
+                "start this replica again instead".to_owned()
             };
             return Err(Failure::new(Exit::Conflict, what).hint(format!(
                 "{instead}; if the others must not be used any more, stop them for good and add --even-with-quorum --yes"
@@ -138,7 +145,7 @@ fn print(format: Format, recovery: &Recovery, without_backup: bool) -> Outcome {
         });
         let value = json!({
             "resumed": plan.is_resumed, "journal": plan.journal, "members": members.collect::<Vec<_>>(),
-            "committed": plan.committed, "last": plan.last, "revision": plan.revision,
+            "committed": plan.committed, "last": plan.last, "revision": plan.revision, "lost": plan.lost,
             "aside": aside, "backup": backup,
         });
         return output::data(output::render_value(format, &value)?.as_bytes());
@@ -180,6 +187,9 @@ fn page(plan: &Plan, aside: &Path, backup: Option<&Path>) -> String {
              replica's disk is readable, recover the one whose last entry is highest.\n",
             plan.last
         ));
+    }
+    if let Some(lost) = &plan.lost {
+        page.push_str(&format!("\nNot all that it had confirmed is there: {lost}\n"));
     }
     let backup = backup.map_or_else(|| "left out".to_owned(), |path| path.display().to_string());
     page.push_str(&format!(

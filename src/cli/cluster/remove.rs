@@ -11,6 +11,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(super) struct Remove {
     /// Its id
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     replica: u64,
     /// Also when that puts the quorum at risk; without it the refusal says what is at risk
     #[arg(long)]

@@ -35,7 +35,7 @@ pub(super) struct RepairArgs {
     #[arg(long, requires = "yes")]
     force: bool,
     /// The id that it had, where its directory does not say any more
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
     replica: Option<u64>,
     /// Where it is reached [default: as the cluster knows it]
     #[arg(long, value_name = "HOST:PEERPORT,APIPORT", value_parser = advertised)]
@@ -67,7 +67,7 @@ impl RepairArgs {
                 let begun =
                     "a repair was begun here and did not end; it is taken up where it stopped";
                 output::say(begun);
-                self.print(session.format(), &repair, &wanted, &why, true)?;
+                self.print(session.format(), &repair, &wanted, &why, None)?;
                 return Err(undone());
             }
             return self.end(session.format(), repair);
@@ -87,7 +87,7 @@ impl RepairArgs {
         let wanted = self.wanted(&repair, &status)?;
         let is_member =
             members(&status).iter().any(|member| Some(number(member, "/id")) == wanted.replaces);
-        self.print(session.format(), &repair, &wanted, &why, is_member)?;
+        self.print(session.format(), &repair, &wanted, &why, Some(is_member))?;
         if !self.yes {
             return Err(undone());
         }
@@ -156,6 +156,12 @@ impl RepairArgs {
     fn wanted(&self, repair: &Repair, status: &Value) -> Outcome<Wanted> {
         let known = repair.known();
         let is_same_life = check_life(known, status)?;
+        if let (Some(given), Some(own)) = (self.replica, known.replica)
+            && given != own
+        {
+            let what = format!("this directory is of replica {own}, and --replica says {given}");
+            return Err(Failure::usage(what).hint("leave --replica out, or give its own directory"));
+        }
         let replica = self.replica.or(known.replica);
         let own = own_address(repair, replica);
         let member = |wanted: &dyn Fn(&Value) -> bool| {
@@ -182,6 +188,15 @@ impl RepairArgs {
         let never_came = replica
             .filter(|id| is_same_life && pending.clone().any(|join| number(join, "/id") == *id));
         let replaces = recorded.as_ref().map(|member| member.id).or(never_came);
+        if let Some(given) = self.replica.filter(|_| replaces.is_none() && is_same_life) {
+            let known: Vec<String> = members(status).iter().map(|one| cell(one, "/id")).collect();
+            let known = known.join(", ");
+            return Err(Failure::new(
+                Exit::NotFound,
+                format!("there is no replica {given}: the members are {known}"),
+            )
+            .hint("`palisade cluster status` shows them"));
+        }
         if replica.is_none() && replaces.is_none() {
             return Err(Failure::usage(format!(
                 "nothing in {} says which replica it was",
@@ -242,17 +257,17 @@ impl RepairArgs {
         if matches!(format, Format::Json | Format::Yaml) {
             return Ok(());
         }
-        output::data(format!("{}\n", found(repair, why)).as_bytes())
+        output::data(format!("{}\n", found(repair, self.replica, why)).as_bytes())
     }
 
-    /// What was found, and what will be done. `is_member`: whether the one to replace ever came.
+    /// What was found, and what will be done. `is_member`: whether the one to replace is one, where that is known.
     fn print(
         &self,
         format: Format,
         repair: &Repair,
         wanted: &Wanted,
         why: &str,
-        is_member: bool,
+        is_member: Option<bool>,
     ) -> Outcome {
         let aside = repair.aside();
         match format {
@@ -267,14 +282,17 @@ impl RepairArgs {
             }
             Format::Name => Ok(()),
             Format::Table | Format::Wide => {
-                let mut page = found(repair, why);
+                let mut page = found(repair, wanted.replica, why);
                 let place = match wanted.replaces {
-                    Some(id) if is_member => {
-                        format!("in the place of replica {id}, which is removed once it votes")
-                    }
-                    Some(id) => {
-                        format!("instead of replica {id}, which was enrolled and has not come")
-                    }
+                    Some(id) => match is_member {
+                        Some(true) => {
+                            format!("in the place of replica {id}, which is removed once it votes")
+                        }
+                        Some(false) => {
+                            format!("instead of replica {id}, which was enrolled and has not come")
+                        }
+                        None => format!("in the place of replica {id}"),
+                    },
                     None => "as one more replica: the cluster has none in its place".to_owned(),
                 };
                 page.push_str(&format!(
@@ -301,9 +319,9 @@ fn undone() -> Failure {
     Failure::usage("nothing was done").hint("read the above, then add --yes")
 }
 
-fn found(repair: &Repair, why: &str) -> String {
+fn found(repair: &Repair, given: Option<u64>, why: &str) -> String {
     let known = repair.known();
-    let id = known.replica.map_or("unknown".to_owned(), |id| id.to_string());
+    let id = known.replica.or(given).map_or("unknown".to_owned(), |id| id.to_string());
     let life =
         known.life.as_ref().map(|(cluster, epoch)| format!(" of cluster {cluster}, epoch {epoch}"));
     format!("Replica {id}{}\n{}: {why}\n", life.unwrap_or_default(), repair.finding().word())

@@ -47,9 +47,10 @@ impl From<RestoreError> for Failure {
     fn from(error: RestoreError) -> Self {
         match error {
             RestoreError::Replicas(error) => error.into(),
-            error @ (RestoreError::NoKey | RestoreError::Epoch { .. }) => {
-                Self::usage(error.to_string())
-            }
+            error @ (RestoreError::NoKey
+            | RestoreError::Epoch { .. }
+            | RestoreError::EpochTooHigh { .. }
+            | RestoreError::UsedId { .. }) => Self::usage(error.to_string()),
             RestoreError::Backup(error) => super::backup::unusable(error),
             error => Self::new(Exit::of_cause(&error), chain(&error)),
         }
@@ -113,6 +114,9 @@ fn print(format: Format, file: &std::path::Path, made: &Restored, fork: bool) ->
     output::say("copy each directory to its machine (keep the modes) and run there:");
     let lines: String = dirs.iter().map(|dir| format!("palisade serve --dir {dir}\n")).collect();
     output::data(lines.as_bytes())?;
-    output::say("then see that all is well: palisade doctor");
+    output::say(format!(
+        "then see that all is well: palisade --context {} doctor",
+        made.context.name
+    ));
     Ok(())
 }

@@ -13,6 +13,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(super) struct Transfer {
     /// The id of the voter that is to lead; absent: whichever is best
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     to: Option<u64>,
     /// Only say what would be done
     #[arg(long)]

@@ -31,12 +31,26 @@ fn rank(version: &str) -> (Vec<u64>, bool, String) {
 
 /// A release that somebody names.
 fn release(text: &str) -> Result<String, String> {
-    let core = text.split(['-', '+']).next().unwrap_or_default();
-    let numbers: Vec<_> = core.split('.').map(str::parse::<u64>).collect();
-    if numbers.len() == 3 && numbers.iter().all(Result::is_ok) {
+    if text.contains('+') {
+        return Err("builds of one release are not told apart: leave out the `+` and what follows"
+            .to_owned());
+    }
+    let (core, before) =
+        text.split_once('-').map_or((text, None), |(core, rest)| (core, Some(rest)));
+    let is_number = |part: &str| part.parse::<u64>().is_ok_and(|number| number.to_string() == part);
+    let is_word = |part: &str| {
+        !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    };
+    let is_core = core.split('.').count() == 3 && core.split('.').all(is_number);
+    if is_core && before.is_none_or(|before| before.split('.').all(is_word)) {
         return Ok(text.to_owned());
     }
-    Err("it is no release: write MAJOR.MINOR.PATCH, such as 0.2.0".to_owned())
+    Err("it is no release: write MAJOR.MINOR.PATCH, such as 0.2.0, or 0.2.0-rc.1".to_owned())
+}
+
+/// Whether two releases are one: what follows a `+` tells no two apart.
+fn is_same(one: &str, other: &str) -> bool {
+    rank(one) == rank(other)
 }
 
 /// A member, and what its turn takes.
@@ -124,7 +138,7 @@ fn plan(status: &Value, own: &str, to: Option<&str>) -> Plan {
             reasons.push(format!("replica {id} has not said yet what it runs"));
         }
         reasons.extend(trouble.clone());
-        let is_done = version.as_ref() == Some(&target);
+        let is_done = version.as_deref().is_some_and(|version| is_same(version, &target));
         steps.push(Step { id, role, version, is_done, trouble });
     }
     steps.sort_by_key(|step| (step.role == "leader", step.id));
@@ -169,12 +183,12 @@ impl Plan {
 
     /// What is to be done now, line by line.
     fn advice(&self) -> Vec<String> {
-        let Some(next) = self.order.first() else {
-            return vec![format!("every replica runs {}", self.target)];
-        };
         if !self.is_safe() {
             return vec![];
         }
+        let Some(next) = self.order.first() else {
+            return vec![format!("every replica runs {}", self.target)];
+        };
         let mut lines = vec![];
         let is_alone = self.steps.len() == 1;
         if self.next_leads && !is_alone {
@@ -255,8 +269,14 @@ impl Upgrade {
             return Ok(());
         }
         let why = plan.reasons.join("; ");
-        Err(Failure::new(Exit::Conflict, format!("it is not safe to take a replica away now: {why}"))
-            .hint("ask again when all of them are there: `palisade cluster status` and `palisade doctor` say more"))
+        let what = if plan.is_done() {
+            format!("every replica runs {}, and not all is well: {why}", plan.target)
+        } else {
+            format!("it is not safe to take a replica away now: {why}")
+        };
+        Err(Failure::new(Exit::Conflict, what).hint(
+            "mend that and ask again: `palisade cluster status` and `palisade doctor` say more",
+        ))
     }
 }
 
@@ -349,10 +369,26 @@ mod tests {
         let all = [1, 2, 3].map(|id| member(id, "0.2.0", Some(5), Some(0)));
         let back = plan(&status(&all), "0.2.0", Some("0.1.9"));
         assert!(back.reasons.concat().contains("0.1.9 is older than 0.2.0, which replica 1 runs"));
-        for bad in ["", "abc", "1.2", "1.2.x", "1.2.3.4"] {
+        for bad in [
+            "",
+            "abc",
+            "1.2",
+            "1.2.x",
+            "1.2.3.4",
+            "1.2.3-",
+            "01.2.3",
+            "1.2.3-rc 1",
+            "1.2.3-\u{1b}[31m",
+        ] {
             assert!(release(bad).unwrap_err().contains("MAJOR.MINOR.PATCH"), "{bad}");
         }
-        assert_eq!(release("1.2.3-rc1+git").as_deref(), Ok("1.2.3-rc1+git"));
+        assert_eq!(release("1.2.3-rc.1").as_deref(), Ok("1.2.3-rc.1"));
+        assert!(release("1.2.3+git").unwrap_err().contains("not told apart"));
+        let built = [1, 2].map(|id| member(id, "0.2.0+git", Some(5), Some(0)));
+        assert!(
+            plan(&status(&built), "0.2.0", None).is_done(),
+            "another build is no other release"
+        );
     }
 
     #[test]

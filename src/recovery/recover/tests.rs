@@ -326,6 +326,7 @@ fn a_survivor_that_reaches_one_of_two_others_has_a_quorum() {
         committed: 0,
         last: 0,
         revision: 0,
+        lost: None,
     };
     assert!(!plan.has_quorum());
     plan.members[2].1 = Some(Reach::Answers);

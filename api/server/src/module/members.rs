@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use palisade_contract::{
     Check, Error, Method, MethodContext, Resource, Result, Verb,
+    host::is_host,
     input::Problems,
     ports::{MemberChange, MemberChanged},
 };
@@ -34,11 +35,10 @@ struct AddReplica {
 
 /// Whether this is `host:port`.
 fn check_address(address: &str, at: String, problems: &mut Problems) {
-    let clean = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
     let is_one = address.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
+        is_host(host) && port.parse::<u16>().is_ok_and(|port| port != 0)
     });
-    if !is_one || !address.chars().all(clean) || address.len() > 255 {
+    if !is_one {
         problems.add(at, "must be host:port, such as 10.0.0.4:7411");
     }
 }
@@ -47,6 +47,7 @@ impl Check for AddReplica {
     fn check(&self, at: &str, problems: &mut Problems) {
         check_address(&self.peer_addr, format!("{at}/peerAddr"), problems);
         check_address(&self.api_addr, format!("{at}/apiAddr"), problems);
+        check_id(self.replace, format!("{at}/replace"), problems);
     }
 }
 
@@ -73,6 +74,13 @@ struct Added {
     ca_pem: String,
     members: Vec<Neighbour>,
     note: String,
+}
+
+/// No replica has the id 0, and absent is another thing.
+fn check_id(id: Option<u64>, at: String, problems: &mut Problems) {
+    if id == Some(0) {
+        problems.add(at, "must be a replica's id, which is at least 1");
+    }
 }
 
 /// Input of `cluster.removeReplica`.
@@ -125,7 +133,11 @@ struct TransferLeader {
     to: Option<u64>,
 }
 
-impl Check for TransferLeader {}
+impl Check for TransferLeader {
+    fn check(&self, at: &str, problems: &mut Problems) {
+        check_id(self.to, format!("{at}/to"), problems);
+    }
+}
 
 /// Input of `cluster.drain`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]

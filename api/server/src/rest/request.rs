@@ -62,6 +62,8 @@ fn unauthenticated(detail: &str) -> Error {
 pub(crate) struct Query {
     pub(crate) dry_run: bool,
     pub(crate) consistency: Consistency,
+    /// It was said.
+    has_consistency: bool,
     pub(crate) page: Page,
     pub(crate) fields: Vec<(String, String)>,
 }
@@ -116,6 +118,13 @@ pub(crate) fn query(text: Option<&str>) -> Result<Query> {
     Ok(query)
 }
 
+fn set_consistency(query: &mut Query, consistency: Consistency, problems: &mut Problems) {
+    if std::mem::replace(&mut query.has_consistency, true) {
+        problems.add("/consistency", "give one of consistency and atRevision, once");
+    }
+    query.consistency = consistency;
+}
+
 fn read_parameter(query: &mut Query, name: String, value: String, problems: &mut Problems) {
     match name.as_str() {
         "dryRun" => match value.as_str() {
@@ -124,13 +133,13 @@ fn read_parameter(query: &mut Query, name: String, value: String, problems: &mut
             _ => problems.add("/dryRun", "must be true or false"),
         },
         "consistency" => match value.as_str() {
-            "local" => query.consistency = Consistency::Local,
-            "linearizable" => query.consistency = Consistency::Linearizable,
+            "local" => set_consistency(query, Consistency::Local, problems),
+            "linearizable" => set_consistency(query, Consistency::Linearizable, problems),
             _ => problems.add("/consistency", "must be local or linearizable"),
         },
         "atRevision" => {
             if let Some(revision) = whole_number("atRevision", &value, problems) {
-                query.consistency = Consistency::AtRevision(revision);
+                set_consistency(query, Consistency::AtRevision(revision), problems);
             }
         }
         "limit" => {
@@ -281,6 +290,11 @@ mod tests {
         assert_eq!(query.page.limit, Some(5));
         assert_eq!(query.fields, [("workload".to_owned(), "web".to_owned())]);
         assert!(super::query(Some("limit=x&dryRun=maybe")).unwrap_err().problems.len() == 2);
+        // Whichever was last was once the one that counted.
+        for both in ["consistency=local&atRevision=7", "atRevision=7&consistency=local"] {
+            let refused = super::query(Some(both)).unwrap_err();
+            assert_eq!(refused.problems[0].pointer, "/consistency", "{both}");
+        }
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl World {
             let outcomes = self.machine.apply(at, entry).unwrap();
             let was = |outcome: &Outcome| matches!(outcome.verdict, Some(Verdict::Applied(_)));
             let applied = outcomes.iter().map(was).collect();
-            told.push(Applied { index: self.index, term: 1, payload, applied });
+            told.push(Applied { index: self.index, term: 1, payload, applied, writes: 1 });
         }
         self.machine.publish();
         let batch = || Batch { before: before.clone(), first, last: self.index, entries: told };
@@ -96,6 +96,7 @@ impl World {
                         term: entry.term,
                         payload: entry.payload.clone(),
                         applied: entry.applied.clone(),
+                        writes: entry.writes,
                     })
                     .collect(),
             };
