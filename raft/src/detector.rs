@@ -107,6 +107,11 @@ impl Detector {
         }
     }
 
+    /// How many words were heard so far.
+    pub(crate) fn words(&self) -> u64 {
+        self.words.load(Ordering::Relaxed)
+    }
+
     fn touch(&self) {
         self.heard_us.store(micros(self.rt.now()), Ordering::Relaxed);
     }

@@ -14,11 +14,14 @@ use crate::types::{Payload, Raft};
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Does so, if that is the defect that was chosen.
-pub(crate) async fn run<R: AsyncRuntime>(rt: Rt, raft: Raft<R>) {
-    if !planted::is(Defect::DeposedTick) {
-        return;
+/// Does so, if that is the defect that was chosen. Otherwise a build that can have defects does what every other does.
+pub(crate) fn begin<R: AsyncRuntime>(rt: &Rt, raft: &Raft<R>) {
+    if planted::is(Defect::DeposedTick) {
+        rt.spawn("late tick", Box::pin(run(rt.clone(), raft.clone())));
     }
+}
+
+async fn run<R: AsyncRuntime>(rt: Rt, raft: Raft<R>) {
     let mut stamped: Option<(u64, Duration)> = None;
     loop {
         rt.sleep(LOOK).await;

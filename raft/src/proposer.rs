@@ -396,7 +396,7 @@ pub(crate) async fn tick<R: AsyncRuntime>(
     every: Duration,
 ) {
     #[cfg(feature = "planted")]
-    rt.spawn("late tick", Box::pin(crate::late_tick::run(rt.clone(), raft.clone())));
+    crate::late_tick::begin(&rt, &raft);
     loop {
         rt.sleep(every).await;
         if !raft.is_leader() {

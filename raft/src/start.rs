@@ -213,7 +213,7 @@ impl<R: AsyncRuntime> Parts<R> {
         let (reads, readers) = Reads::new();
         let forwarder = Arc::new(Forwarder::new(self.rt.clone(), self.peers.clone(), metrics));
         let (detector, ended) = Detector::new(self.rt.clone());
-        let asking = self.membership(&stop, &leadership, &proposer);
+        let asking = self.membership(&stop, &leadership, &proposer, &detector);
         let door = self.door(&leadership);
         let store = self.store(&leadership, &proposer, &reads);
         let api: Arc<dyn PeerApi> = Arc::new(Local {
@@ -328,6 +328,7 @@ impl<R: AsyncRuntime> Parts<R> {
         stop: &Arc<Stop>,
         leadership: &Arc<Leadership>,
         proposer: &Proposer,
+        detector: &Arc<Detector>,
     ) -> Arc<Asking<R>> {
         let members = Arc::new(Members {
             raft: self.raft.clone(),
@@ -343,8 +344,8 @@ impl<R: AsyncRuntime> Parts<R> {
             changing: tokio::sync::Mutex::default(),
             learners: Mutex::default(),
         });
-        let advertise = self.neighbours.advertise.clone();
-        let asking = Arc::new(Asking { members: members.clone(), advertise });
+        let (advertise, detector) = (self.neighbours.advertise.clone(), detector.clone());
+        let asking = Arc::new(Asking { members: members.clone(), advertise, detector });
         spawn_until(&self.rt, stop.clone(), "members", members.keep());
         spawn_until(&self.rt, stop.clone(), "introduce", asking.clone().introduce());
         let (raft, fault) = (self.raft.clone(), self.shared.fault.clone());

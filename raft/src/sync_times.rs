@@ -26,6 +26,8 @@ struct Times {
     begun: Option<Duration>,
     /// When each ended, and how long it took.
     took: VecDeque<(Duration, Duration)>,
+    /// What was found since the last one ended.
+    known: Option<Quantiles>,
 }
 
 /// The times of one replica's log.
@@ -42,9 +44,9 @@ pub(crate) struct Quantiles {
 }
 
 fn quantiles(mut took: Vec<Duration>) -> Option<Quantiles> {
-    took.sort_unstable();
-    let at = |permille: usize| took.get((took.len().saturating_sub(1)) * permille / 1000).copied();
-    Some(Quantiles { p50: at(500)?, p99: at(990)? })
+    let last = took.len().checked_sub(1)?;
+    let mut at = |permille: usize| *took.select_nth_unstable(last * permille / 1000).1;
+    Some(Quantiles { p50: at(500), p99: at(990) })
 }
 
 impl SyncTimes {
@@ -63,6 +65,7 @@ impl SyncTimes {
             times.took.pop_front();
         }
         times.took.push_back((now, took));
+        times.known = None;
     }
 
     /// How long the sync that is under way has taken so far.
@@ -73,8 +76,11 @@ impl SyncTimes {
 
     /// Of the last thousand; `None` while there are too few.
     pub(crate) fn quantiles(&self) -> Option<Quantiles> {
-        let took: Vec<Duration> = self.times().took.iter().map(|(_, took)| *took).collect();
-        if took.len() < ENOUGH { None } else { quantiles(took) }
+        let mut times = self.times();
+        if times.known.is_none() && times.took.len() >= ENOUGH {
+            times.known = quantiles(times.took.iter().map(|(_, took)| *took).collect());
+        }
+        times.known
     }
 
     /// How many of the syncs that ended within `window` took longer than `limit`, if one in a hundred did.

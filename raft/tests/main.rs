@@ -11,6 +11,7 @@ mod crash;
 mod damage;
 mod failover;
 mod fencing;
+mod forgotten;
 mod formation;
 mod full_disk;
 mod history;

@@ -29,7 +29,7 @@ fn free_addr() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-fn member(replica: &Replica, id: u64) -> Option<MemberStatus> {
+pub fn member(replica: &Replica, id: u64) -> Option<MemberStatus> {
     replica.status().members.into_iter().find(|member| member.id.0 == id)
 }
 

@@ -11,13 +11,14 @@ use super::{
     leader::{Members, not_leader},
 };
 use crate::{
+    detector::Detector,
     peer::{PeerApi, PeerError, Purpose, wire},
     replica::Replica,
 };
 
 /// How often a replica looks whether it must show itself.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// A replica that knows no leader for so long asks the others about itself.
+/// A replica that knows no leader, or hears nothing of the one that it knows, for so long asks the others about itself.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 const HELLO_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -56,6 +57,8 @@ pub(crate) struct Asking<R: AsyncRuntime> {
     pub(crate) members: Arc<Members<R>>,
     /// Where this replica is reached now, if its record is to say so.
     pub(crate) advertise: Option<(String, String)>,
+    /// Hears of the leader.
+    pub(crate) detector: Arc<Detector>,
 }
 
 impl<R: AsyncRuntime> Asking<R> {
@@ -120,15 +123,19 @@ impl<R: AsyncRuntime> Asking<R> {
     }
 
     /// Keeps this replica's record right from its start on, and asks about itself when no leader is heard: the others
-    /// may not know where it is, or know that it was removed.
+    /// may not know where it is, or know that it was removed. One that does not vote knows its leader for ever, however
+    /// silent that is: it never campaigns.
     pub(crate) async fn introduce(self: Arc<Self>) {
         let rt = self.members.rt.clone();
         let me = self.members.me();
         let mut advertise = self.advertise.clone();
         let mut lost_since = None;
+        let mut words = self.detector.words();
         loop {
             rt.sleep(LOOK_EVERY).await;
             let seen = self.members.leadership.seen();
+            let before = std::mem::replace(&mut words, self.detector.words());
+            let is_heard = seen.leader.is_some_and(|leader| leader == me || words != before);
             let own = seen.node(me);
             if own.is_some_and(|own| {
                 advertise
@@ -138,12 +145,11 @@ impl<R: AsyncRuntime> Asking<R> {
                 // Whatever is written over it from now on is newer.
                 advertise = None;
             }
-            let is_lost = match seen.leader {
-                Some(_) => {
-                    lost_since = None;
-                    false
-                }
-                None => rt.now().saturating_sub(*lost_since.get_or_insert(rt.now())) >= LOST_AFTER,
+            let is_lost = if is_heard {
+                lost_since = None;
+                false
+            } else {
+                rt.now().saturating_sub(*lost_since.get_or_insert(rt.now())) >= LOST_AFTER
             };
             let must_move = advertise.is_some() && own.is_some();
             if !is_lost && !must_move {
@@ -154,7 +160,7 @@ impl<R: AsyncRuntime> Asking<R> {
             }
             let (peer_addr, api_addr) = advertise.clone().unwrap_or_default();
             let hello = wire::Hello { peer_addr, api_addr };
-            self.hello(hello, seen.leader).await;
+            self.hello(hello, seen.leader.filter(|_| !is_lost)).await;
         }
     }
 
