@@ -93,3 +93,13 @@ fn one_seed_of_many_that_fails_is_told_with_how_to_run_it_and_the_exit_code_says
     assert!(command.contains("--minutes 1 --faults kill --spoil"), "{command}");
     assert!(said.contains(" of 2 seeds failed"), "{said}");
 }
+
+/// Takes minutes: `cargo test --profile sim -p palisade-chaos --features planted --test sim`.
+#[cfg(feature = "planted")]
+#[test]
+fn each_planted_defect_is_caught_by_its_check() {
+    let ran = sim(&["--plant", "all", "--seeds", "200", "--stop"]);
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    println!("{said}");
+    assert_eq!(ran.status.code(), Some(0), "{said}");
+}

@@ -19,11 +19,13 @@ const TOLD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(
 pub(crate) struct Campaign<'a> {
     pub(crate) first: u64,
     pub(crate) seeds: u64,
-    /// Real time instead of a number of seeds.
+    /// No seed is begun after so much real time.
     pub(crate) limit: Option<Duration>,
     /// At the first seed that fails.
     pub(crate) stops: bool,
     pub(crate) jobs: u64,
+    /// Checks of which one must fail for a seed to have failed; empty: any.
+    pub(crate) wanted: &'a [&'static str],
     /// What a seed decides.
     pub(crate) options: &'a (dyn Fn(u64) -> Options + Sync),
 }
@@ -45,7 +47,7 @@ type Told<'a> = &'a (dyn Fn(u64, &Ran) + Sync);
 
 impl Campaign<'_> {
     fn is_over(&self, nth: u64, begun: &Clock) -> bool {
-        self.limit.map_or(nth >= self.seeds, |limit| begun.elapsed() >= limit)
+        nth >= self.seeds || self.limit.is_some_and(|limit| begun.elapsed() >= limit)
     }
 
     /// Runs them; `told` is given each run that fails, and there are lines of progress then.
@@ -67,7 +69,7 @@ impl Campaign<'_> {
                 {
                     told(seed, &ran);
                 }
-                sum.add(seed, ran);
+                sum.add(seed, ran, self.wanted);
                 if told.is_some() {
                     self.progress(&mut sum, begun);
                 }
@@ -94,9 +96,9 @@ impl Campaign<'_> {
 }
 
 impl Sum {
-    fn add(&mut self, seed: u64, ran: Ran) {
+    fn add(&mut self, seed: u64, ran: Ran, wanted: &[&str]) {
         self.runs += 1;
-        if !ran.breaches.is_empty() {
+        if ran.breaches.iter().any(|breach| wanted.is_empty() || wanted.contains(&breach.check)) {
             self.failed += 1;
             if self.caught.as_ref().is_none_or(|(known, _)| seed < *known) {
                 let checks = ran.breaches.iter().map(|breach| breach.check).collect();
@@ -134,8 +136,8 @@ pub(crate) fn summary(ran: &Ran) -> String {
     let died: Vec<String> =
         ran.died_at.iter().map(|(point, times)| format!("{point} {times}")).collect();
     format!(
-        "{} operations, {} acknowledged, {} unknown; {} terms, {} entries, {} states compared, {} recalled; {} stopped \
-         by themselves\nended at: {}\n",
+        "{} operations, {} acknowledged, {} unknown; {} terms, {} entries, {} states compared, {} recalled and {} \
+         not known any more; {} stopped by themselves\nended at: {}\n",
         ran.operations,
         ran.acknowledged,
         ran.unknown,
@@ -143,6 +145,7 @@ pub(crate) fn summary(ran: &Ran) -> String {
         ran.applied,
         ran.compared,
         ran.recalled.right,
+        ran.recalled.unknown,
         ran.stops.len(),
         died.join(", ")
     )

@@ -5,17 +5,16 @@ use std::time::Duration;
 use palisade_state::planted::Defect;
 
 use super::{
-    Options, Ran,
-    agents::{self, DEFECTS},
+    Options, Ran, agents,
     campaign::{Campaign, summary, told_speed},
     faults::Fault,
-    run,
+    planted, run,
     shrink::shrink,
 };
 use crate::clock::Clock;
 
 /// Grows with each change of what a seed decides. The product's own changes change runs too.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-3");
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-4");
 
 /// Whole clusters in simulated time
 #[derive(Debug, clap::Args)]
@@ -23,14 +22,14 @@ pub(crate) struct Sim {
     /// What decides everything in a run, `N` or `VERSION:N`; with --seeds the first one
     #[arg(long, default_value = "1", value_parser = seed_of)]
     seed: u64,
-    /// How many seeds, one after the other
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: u64,
+    /// How many seeds, one after the other [default: 1; with --hours as many as there is time for]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
     /// Simulated minutes with faults; a quiet minute follows
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=600))]
     minutes: u64,
     /// Runs seeds for so long, in hours of real time; what has begun then is finished
-    #[arg(long, conflicts_with = "seeds", value_parser = hours_of)]
+    #[arg(long, value_parser = hours_of)]
     hours: Option<Duration>,
     /// Print what happens
     #[arg(long)]
@@ -44,6 +43,9 @@ pub(crate) struct Sim {
     /// How many clients [default: as the seed says]
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=16))]
     clients: Option<u64>,
+    /// Instead of what clients do: so many writes a second, to measure the simulator's speed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    writes: Option<u64>,
     /// How many machines with agents, beside the replicas [default: none]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=20))]
     agents: Option<u64>,
@@ -100,12 +102,13 @@ impl Sim {
     /// What a seed decides, and what was asked for besides.
     fn options(&self, seed: u64, allowed: &[Fault], plant: Option<Defect>) -> Options {
         // It can show nowhere else.
-        let needs = plant.is_some_and(|plant| DEFECTS.iter().any(|(of, _)| *of == plant));
-        let agents = self.agents.unwrap_or(if needs { 4 } else { 0 });
+        let needs = plant.map_or(0, |plant| planted::aim(plant).agents);
+        let agents = self.agents.unwrap_or(needs);
         let length = Duration::from_secs(self.minutes * 60);
         let mut options = Options::with(seed, length, allowed, agents);
         options.plant = plant;
         options.is_spoiled = self.spoil;
+        options.writes = self.writes;
         options.clients = self.clients.unwrap_or(options.clients);
         options.length = self.until.map_or(options.length, Duration::from_millis);
         options
@@ -128,7 +131,7 @@ impl Sim {
         if self.plant.as_deref() == Some("all") {
             return Ok(self.plants(&allowed));
         }
-        if self.seeds == 1 && self.hours.is_none() {
+        if self.seeds.unwrap_or(1) == 1 && self.hours.is_none() {
             return Ok(self.one(&allowed, plant, &begun));
         }
         Ok(self.many(&allowed, plant, &begun))
@@ -158,6 +161,9 @@ impl Sim {
             format!("palisade-chaos sim --seed {VERSION}:{seed} --minutes {}", self.minutes);
         if let Some(faults) = &self.faults {
             text.push_str(&format!(" --faults {}", faults.join(",")));
+        }
+        if let Some(writes) = self.writes {
+            text.push_str(&format!(" --writes {writes}"));
         }
         if let Some(plant) = &self.plant {
             text.push_str(&format!(" --plant {plant}"));
@@ -195,10 +201,11 @@ impl Sim {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         Campaign {
             first: self.seed,
-            seeds: self.seeds,
+            seeds: self.seeds.unwrap_or(if self.hours.is_some() { u64::MAX } else { 1 }),
             limit: self.hours,
             stops: self.stop,
             jobs: self.jobs.unwrap_or(processors).max(1),
+            wanted: &[],
             options,
         }
     }
@@ -219,7 +226,8 @@ impl Sim {
         for defect in Defect::ALL {
             let begun = Clock::start();
             let options = |seed| self.options(seed, allowed, Some(defect));
-            let sum = self.campaign(&options).run(&begun, None);
+            let wanted = planted::aim(defect).checks;
+            let sum = Campaign { wanted, ..self.campaign(&options) }.run(&begun, None);
             let (name, seconds) = (defect.name(), begun.elapsed().as_secs_f64());
             match sum.caught {
                 Some((seed, checks)) => {
@@ -233,7 +241,11 @@ impl Sim {
                 }
                 None => {
                     missed += 1;
-                    println!("{name}: NOT caught in {} seeds ({seconds:.1} s)", sum.runs);
+                    let wanted = wanted.join(" or ");
+                    println!(
+                        "{name}: NOT caught by {wanted} in {} seeds ({seconds:.1} s)",
+                        sum.runs
+                    );
                 }
             }
         }

@@ -48,6 +48,7 @@ fn event(kind: &str, row: &str, value: u64) -> EventDraft {
 }
 
 /// One client.
+#[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) world: Arc<World>,
     pub(crate) number: u64,
@@ -97,6 +98,26 @@ impl Client {
                 8..=9 => self.swap(key, nth).await,
                 _ => self.ask_for_chore(nth).await,
             }
+        }
+        self.working.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Writes so often a second, whether the ones before are done or not, until it is stopped.
+    pub(crate) async fn write_steadily(self, a_second: u64) {
+        let pause = Duration::from_micros(1_000_000 / a_second.max(1));
+        let mut nth = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            world_sleep(pause).await;
+            nth += 1;
+            let random = Random::part(nth, "steady");
+            let mut one = Self { random, ..self.clone() };
+            self.working.fetch_add(1, Ordering::Relaxed);
+            let writing = async move {
+                let key = one.random.below(one.keys);
+                one.write(key, nth).await;
+                one.working.fetch_sub(1, Ordering::Relaxed);
+            };
+            self.world.nodes.spawn(0, writing.boxed());
         }
         self.working.fetch_sub(1, Ordering::Relaxed);
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use palisade_raft::trace;
-use palisade_state::{View, WatchEvent};
+use palisade_state::{Fence, View, WatchEvent};
 
 use super::{
     leases::Leases,
@@ -14,6 +14,11 @@ use super::{
     pace::Pace,
     past::Past,
 };
+
+/// States are compared at each index that this divides. What differs once stays different, so that not each has to be.
+pub(crate) const EVERY: u64 = 64;
+/// The newest events are part of a state; more than are published between two comparisons.
+const EVENTS: u64 = 256;
 
 /// A claim that was not kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,34 +52,67 @@ pub(crate) struct Eyes {
 
 /// A hash of everything that a view shows. It is made without the product's own encoding, which may be what is wrong.
 fn digest(view: &View) -> u64 {
-    let mut hash = Digest(0xcbf2_9ce4_8422_2325);
+    let mut hash = Digest::default();
     hash.say(&(view.revision(), view.applied(), view.clock(), view.format(), view.formation()));
     for (table, _) in view.tables() {
-        hash.say(table);
+        hash.add(table.as_bytes());
         for (key, record) in view.rows(table, b"", None) {
             hash.add(key.as_slice());
-            hash.say(&record.stamp());
+            let stamp = record.stamp();
+            hash.words([stamp.created_rev, stamp.modified_rev, stamp.version]);
             hash.add(record.value());
         }
     }
-    view.leases().for_each(|lease| hash.say(&lease));
+    for (name, lease) in view.leases() {
+        hash.add(name.as_bytes());
+        hash.add(lease.owner.as_bytes());
+        let Fence { epoch, term, index } = lease.fence;
+        hash.words([lease.incarnation, epoch, term, index]);
+        hash.say(&(lease.role, &lease.handoff));
+    }
     view.sessions().for_each(|session| hash.say(&session));
     view.all_work().for_each(|work| hash.say(&work));
     view.replicas().for_each(|replica| hash.say(&replica));
     // What is older was compared when it was new.
-    let newest = view.last_event().saturating_sub(64);
-    view.events(newest).for_each(|event| hash.say(&event));
+    let newest = view.last_event().saturating_sub(EVENTS);
+    for (sequence, event) in view.events(newest) {
+        hash.words([sequence, event.revision, u64::from(event.n), event.at_ms]);
+        for part in [&event.kind, &event.tenant, &event.subject] {
+            hash.add(part.as_bytes());
+        }
+        hash.add(&event.data);
+    }
     hash.say(&(view.first_event(), view.last_event(), view.first_audit(), view.last_audit()));
     hash.say(&(view.audit_head(), view.idempotency_keys()));
     hash.0
 }
 
+/// Nobody chooses what it is given: it must be quick, and tell states apart that differ by accident.
 struct Digest(u64);
 
+impl Default for Digest {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
 impl Digest {
+    fn word(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+
+    fn words<const N: usize>(&mut self, words: [u64; N]) {
+        words.into_iter().for_each(|word| self.word(word));
+    }
+
     fn add(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        self.word(bytes.len() as u64);
+        let (whole, rest) = bytes.as_chunks::<8>();
+        whole.iter().for_each(|chunk| self.word(u64::from_le_bytes(*chunk)));
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+            self.word(u64::from_le_bytes(last));
         }
     }
 

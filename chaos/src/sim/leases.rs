@@ -63,31 +63,30 @@ impl Leases {
     fn look(&self, node: u64, index: u64, name: &str, lease: &Lease) -> Vec<Breach> {
         let mut breaches = vec![];
         let mut seen = self.seen();
-        let (fence, holder) = (lease.fence, (lease.owner.to_string(), lease.incarnation));
-        if let Some((was, at)) = seen.highest.get(name).copied()
-            && index >= at
-            && fence < was
-        {
-            let message = format!(
-                "{name} had fence {was} at {at} and has {fence} at {index} on replica {node}"
-            );
-            breaches.push(Breach { check: "I2", message });
-        }
-        if seen.highest.get(name).is_none_or(|(was, _)| fence > *was) {
-            seen.highest.insert(name.to_owned(), (fence, index));
+        let fence = lease.fence;
+        match seen.highest.get_mut(name) {
+            None => drop(seen.highest.insert(name.to_owned(), (fence, index))),
+            Some((was, at)) if fence > *was => (*was, *at) = (fence, index),
+            Some((was, at)) if fence < *was && index >= *at => {
+                let message = format!(
+                    "{name} had fence {was} at {at} and has {fence} at {index} on replica {node}"
+                );
+                breaches.push(Breach { check: "I2", message });
+            }
+            Some(_) => {}
         }
         let holders = match seen.holders.get_mut(name) {
             Some(holders) => holders,
             None => seen.holders.entry(name.to_owned()).or_default(),
         };
         match holders.get(&fence) {
-            None => drop(holders.insert(fence, holder)),
-            Some(known) if *known == holder => {}
-            Some((owner, incarnation)) => {
+            None => drop(holders.insert(fence, (lease.owner.to_string(), lease.incarnation))),
+            Some((owner, its)) if *owner == *lease.owner && *its == lease.incarnation => {}
+            Some((owner, its)) => {
                 let message = format!(
-                    "{name} has two holders under fence {fence}: {owner}/{incarnation} and, at {index} on replica \
-                     {node}, {}/{}",
-                    holder.0, holder.1
+                    "{name} has two holders under fence {fence}: {owner}/{its} and, at {index} on replica {node}, \
+                     {}/{}",
+                    lease.owner, lease.incarnation
                 );
                 breaches.push(Breach { check: "I1", message });
             }

@@ -24,6 +24,7 @@ mod net;
 mod nodes;
 mod pace;
 mod past;
+mod planted;
 mod points;
 mod record;
 mod runtime;
@@ -74,6 +75,8 @@ pub(crate) struct Options {
     pub(crate) length: Duration,
     pub(crate) replicas: u64,
     pub(crate) clients: u64,
+    /// Writes a second, instead of what clients do.
+    pub(crate) writes: Option<u64>,
     /// Machines with agents; 0: the replicas alone.
     pub(crate) agents: u64,
     pub(crate) plan: Vec<Planned>,
@@ -98,7 +101,18 @@ impl Options {
         let plan = faults::plan(seed, length, allowed, agents);
         let replicas = if Random::part(seed, "replicas").below(5) == 0 { 5 } else { 3 };
         let (is_told, plant, is_spoiled) = (false, None, false);
-        Self { seed, length, replicas, clients, agents, plan, is_told, plant, is_spoiled }
+        Self {
+            seed,
+            length,
+            replicas,
+            clients,
+            writes: None,
+            agents,
+            plan,
+            is_told,
+            plant,
+            is_spoiled,
+        }
     }
 }
 
@@ -143,10 +157,11 @@ async fn simulate(options: Options, nodes: Arc<Nodes>) -> Ran {
     nodes.spawn(0, world.clone().keep().boxed());
     let records: Arc<Mutex<Vec<Record>>> = Arc::default();
     let stop = Arc::new(AtomicBool::new(false));
-    let working = Arc::new(AtomicU64::new(options.clients));
+    let clients = if options.writes.is_some() { 1 } else { options.clients };
+    let working = Arc::new(AtomicU64::new(clients));
     let keys = Random::part(options.seed, "keys").within(2, 8);
     let mut random = Random::part(options.seed, "pauses");
-    for number in 1..=options.clients {
+    for number in 1..=clients {
         let client = Client {
             world: world.clone(),
             number,
@@ -157,7 +172,10 @@ async fn simulate(options: Options, nodes: Arc<Nodes>) -> Ran {
             stop: stop.clone(),
             working: working.clone(),
         };
-        nodes.spawn(0, client.run().boxed());
+        match options.writes {
+            Some(a_second) => nodes.spawn(0, client.write_steadily(a_second).boxed()),
+            None => nodes.spawn(0, client.run().boxed()),
+        }
     }
     if options.agents > 0 {
         settle(&options, &world, &stop, &working);

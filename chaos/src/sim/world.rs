@@ -19,7 +19,7 @@ use super::{
     chores,
     clock::NodeClock,
     disk::SimDisk,
-    eyes::Eyes,
+    eyes::{self, Eyes},
     members,
     net::Net,
     nodes::{Life, Nodes, lock, now},
@@ -344,7 +344,7 @@ impl World {
                 replica: ReplicaId(id),
             },
             wires: Wires::Custom(Arc::new(wires)),
-            tuning: tuning(),
+            tuning: tuning(self.seed),
             rt: rt.clone(),
             neighbours: Neighbours { hints: self.hints(id), ..Neighbours::default() },
         };
@@ -417,7 +417,7 @@ impl World {
                 if let Some(fleet) = &fleet {
                     fleet.look(&view);
                 }
-                if view.applied().index.is_multiple_of(16) {
+                if view.applied().index.is_multiple_of(eyes::EVERY) {
                     eyes.compare(id, &view);
                 }
             }

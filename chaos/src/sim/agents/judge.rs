@@ -227,19 +227,38 @@ fn waits(
     }
     let cpu = number(&demand, "/limits/cpuRequestMilli");
     let memory = number(&demand, "/limits/memoryRequestBytes");
-    let books: BTreeMap<String, Value> = all(view, BOOKS).into_iter().collect();
     let fits = |machine: &&Arc<Machine>| {
         let node = machine.node_id().unwrap_or_default();
         let is_open = nodes.get(&node).is_some_and(|row| {
             text(row, "/node/phase") == "ready"
                 && row.pointer("/node/schedulable") == Some(&true.into())
         });
-        let used = |what: &str| books.get(&node).map_or(0, |books| number(books, what));
-        is_open
-            && used("/used/cpuMilli") + cpu <= machine.cpu_milli
-            && used("/used/memoryBytes") + memory <= machine.memory_bytes
+        is_open && has_room(machine, view, cpu, memory)
     };
     let machine = machines.iter().find(fits)?;
     let name = &machine.name;
     Some(breach("Q1", format!("{id} waits for a place although {name} has room for it")))
+}
+
+/// Whether a machine has so much left by its books.
+pub(crate) fn has_room(machine: &Machine, view: &View, cpu: u64, memory: u64) -> bool {
+    let node = machine.node_id().unwrap_or_default();
+    let books: Option<Value> = view
+        .row(BOOKS, node.as_bytes())
+        .and_then(|record| serde_json::from_slice(record.value()).ok());
+    let used = |what: &str| books.as_ref().map_or(0, |books| number(books, what));
+    used("/used/cpuMilli") + cpu <= machine.cpu_milli
+        && used("/used/memoryBytes") + memory <= machine.memory_bytes
+}
+
+/// Whether an instance of a workload waits for a place.
+pub(crate) fn is_waiting(view: &View, workload: &str) -> bool {
+    all(view, INSTANCES).iter().filter(|(_, row)| text(row, "/workloadName") == workload).any(
+        |(id, _)| {
+            let demand = view.row(DEMANDS, id.as_bytes());
+            let demand =
+                demand.and_then(|record| serde_json::from_slice::<Value>(record.value()).ok());
+            demand.is_some_and(|demand| text(&demand, "/state/is") == "pending")
+        },
+    )
 }

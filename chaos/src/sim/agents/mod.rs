@@ -7,6 +7,7 @@ mod driver;
 pub(super) mod faults;
 mod host;
 mod judge;
+mod last;
 mod machine;
 mod replica;
 mod rows;
@@ -24,7 +25,7 @@ use std::{
 
 use futures::FutureExt;
 use palisade_api::LocalApi;
-use palisade_state::{Rt, Store, View, planted::Defect};
+use palisade_state::{Rt, Store, View};
 
 pub(super) use self::users::User;
 use self::{
@@ -45,18 +46,6 @@ const BEFORE: u64 = 1_000_000;
 const FIRST_LIFE: Life = 1_000_000;
 /// The workload that no user touches.
 const STEADY: &str = "steady";
-
-/// Defects that show where there are machines, and the checks that must say so.
-pub(crate) const DEFECTS: [(Defect, &str); 8] = [
-    (Defect::BooksUnchecked, "C1"),
-    (Defect::CapacityUnchecked, "C1"),
-    (Defect::NodeUnwoken, "Q1"),
-    (Defect::AgentFenceUnchecked, "I4"),
-    (Defect::SpecNotStored, "I4"),
-    (Defect::ReplacedKept, "A1"),
-    (Defect::AloneStops, "A2"),
-    (Defect::NoAdoption, "A1"),
-];
 
 struct Door {
     life: Life,

@@ -63,6 +63,9 @@ impl User {
             let (method, input) = self.wish();
             self.insist(method, input, &format!("{nth}")).await;
         }
+        if self.number == 1 {
+            self.last_wish().await;
+        }
         self.working.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -120,7 +123,12 @@ impl User {
     }
 
     /// Calls until somebody says for certain what became of it; `None`: nobody ever did.
-    async fn insist(&mut self, method: &'static str, input: Value, key: &str) -> Option<Answered> {
+    pub(super) async fn insist(
+        &mut self,
+        method: &'static str,
+        input: Value,
+        key: &str,
+    ) -> Option<Answered> {
         let invoked = now();
         let key = format!("user-{}-{key}", self.number);
         loop {
@@ -194,7 +202,7 @@ async fn call(
     }
 }
 
-fn spec(name: &str, count: u64, cpu_milli: u64, memory: u64, kind: u64) -> Value {
+pub(super) fn spec(name: &str, count: u64, cpu_milli: u64, memory: u64, kind: u64) -> Value {
     let mut spec = json!({
         "workload": name,
         "name": name,
