@@ -76,6 +76,11 @@ impl SimDisk {
         lock(&self.0).has_misread
     }
 
+    /// Whether a new replica finds no room on it, and is right to say so.
+    pub(crate) fn is_full(&self) -> bool {
+        self.files().free_bytes(Path::new("/data")).is_ok_and(|free| free < 1 << 20)
+    }
+
     fn misread(&self, read: &mut [u8]) {
         let mut inner = lock(&self.0);
         let Some(left) = inner.misread_in else { return };

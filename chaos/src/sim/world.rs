@@ -365,8 +365,8 @@ impl World {
                     self.repair(id);
                     return;
                 }
-                // The next start reads what is there.
-                if self.disk(id).is_some_and(|disk| disk.has_misread()) {
+                // The next start reads what is there, or finds room.
+                if self.disk(id).is_some_and(|disk| disk.has_misread() || disk.is_full()) {
                     return;
                 }
                 self.eyes.breach("start", format!("replica {id} does not start: {text}"));
