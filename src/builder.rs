@@ -5,13 +5,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use palisade_api::ServerModule;
-use palisade_capacity::CapacityModule;
-use palisade_contract::{Code, Error, Module, Registry, Result};
-use palisade_iam::{Bootstrap, Iam};
-use palisade_inventory::Inventory;
-use palisade_scheduler::NodeControllers;
-use palisade_workloads::WorkloadsModule;
+use palisade_contract::{Code, Error, Module, Result};
+use palisade_iam::Bootstrap;
+pub use palisade_modules::Assembled;
 
 use crate::recovery::{Backups, Source};
 
@@ -31,14 +27,6 @@ pub struct Settings {
     pub node_lost: Duration,
     /// What backups are made of; `None`: this process makes none.
     pub backups: Option<Source>,
-}
-
-/// The modules of a process, checked.
-pub struct Assembled {
-    /// All of them, in registration order.
-    pub registry: Registry,
-    /// The server's own module, which is told of the process it runs in.
-    pub server: Arc<ServerModule>,
 }
 
 impl Builder {
@@ -68,39 +56,49 @@ impl Builder {
         crate::cli::main(std::env::args_os(), self)
     }
 
+    /// Checks the modules by everything that can be checked before a replica's directory is looked at.
+    ///
+    /// # Errors
+    /// `INVALID_CONFIG`, naming the module and the rule that it breaks.
+    pub fn check(&self) -> Result<()> {
+        let settings =
+            Settings { bootstrap: None, node_lost: palisade_inventory::LOST_GRACE, backups: None };
+        self.assemble(settings).map(drop)
+    }
+
     /// Puts the modules together in registration order, which is also the order of migrations, of
-    /// starting and of merging NodeSpecs.
+    /// starting and of merging NodeSpecs. Opens nothing.
     ///
     /// # Errors
     /// `INVALID_CONFIG`, naming the module and the rule that it breaks.
     pub fn assemble(&self, settings: Settings) -> Result<Assembled> {
-        let not_a_plugin = self.plugins.iter().find(|plugin| plugin.plugin().is_none());
-        if let Some(module) = not_a_plugin {
-            let detail =
-                format!("module {}: was added as a plugin and has no plugin id", module.name());
-            return Err(Error::new(Code::InvalidConfig, detail));
+        let refuse = |module: &Arc<dyn Module>, rule: &str| {
+            Err(Error::new(Code::InvalidConfig, format!("module {}: {rule}", module.name())))
+        };
+        if let Some(module) = self.plugins.iter().find(|plugin| plugin.plugin().is_none()) {
+            return refuse(module, "was added as a plugin and has no plugin id");
         }
-        let server = ServerModule::new(env!("CARGO_PKG_VERSION"));
-        let controllers = Arc::new(NodeControllers::default());
-        let mut modules: Vec<Arc<dyn Module>> = vec![
-            server.clone(),
-            controllers.clone(),
-            Arc::new(Inventory::new(settings.node_lost)),
-            Arc::new(CapacityModule),
-            Arc::new(Iam::new(settings.bootstrap)),
-            Arc::new(WorkloadsModule),
-            Arc::new(Backups::new(settings.backups)),
-        ];
-        modules.extend(self.modules.iter().cloned());
-        modules.extend(self.plugins.iter().cloned());
-        let registry = Registry::new(modules)?;
-        controllers.bind(&registry);
-        Ok(Assembled { registry, server })
+        if let Some(module) = self.modules.iter().find(|module| module.plugin().is_some()) {
+            return refuse(module, "has a plugin id and was not added as a plugin");
+        }
+        let built_in = palisade_modules::Settings {
+            version: env!("CARGO_PKG_VERSION"),
+            bootstrap: settings.bootstrap,
+            node_lost: settings.node_lost,
+        };
+        let backup: Arc<dyn Module> = Arc::new(Backups::new(settings.backups));
+        let more = [backup].into_iter().chain(self.modules.iter().cloned());
+        palisade_modules::assemble(built_in, more.chain(self.plugins.iter().cloned()).collect())
     }
 }
 
 #[cfg(test)]
+mod example;
+
+#[cfg(test)]
 mod tests {
+    use palisade_capacity::CapacityModule;
+
     use super::*;
 
     fn assembled(builder: &Builder) -> Result<Assembled> {
@@ -125,6 +123,91 @@ mod tests {
             committed == text,
             "api/server/openapi.json has drifted: look at the difference, then run this test with UPDATE_GOLDEN=1"
         );
+    }
+
+    #[test]
+    fn the_method_table_is_the_committed_one() {
+        let registry = assembled(&Builder::new()).unwrap().registry;
+        let text = palisade_api::methods::table(&registry);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/api/server/methods.txt");
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(path, &text).unwrap();
+        }
+        let committed = std::fs::read_to_string(path).unwrap();
+        assert!(
+            committed == text,
+            "api/server/methods.txt has drifted: look at who may do what now, then run this test with UPDATE_GOLDEN=1"
+        );
+    }
+
+    #[test]
+    fn built_in_modules_are_in_their_order() {
+        let registry = assembled(&Builder::new()).unwrap().registry;
+        let names: Vec<&str> = registry.modules().iter().map(|module| module.name()).collect();
+        let mut order = palisade_modules::ORDER.to_vec();
+        order.retain(|name| names.contains(name));
+        assert_eq!(names, order);
+    }
+
+    /// The tables that the sources below a directory make.
+    fn tables_below(dir: &std::path::Path, found: &mut Vec<String>) {
+        for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() && !path.ends_with("tests") && !path.ends_with("target") {
+                tables_below(&path, found);
+            } else if path.extension().is_some_and(|ext| ext == "rs")
+                && !path.ends_with("tests.rs")
+                && !path.ends_with("builder/example.rs")
+            {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+                for made in text.split("> = Table::new(").skip(1) {
+                    found.push(made.split('"').nth(1).unwrap().to_owned());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_table_of_the_sources_is_declared() {
+        let registry = assembled(&Builder::new()).unwrap().registry;
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut found = vec![];
+        for rooms in ["modules", "scheduler/src", "api", "src"] {
+            tables_below(&root.join(rooms), &mut found);
+        }
+        found.sort();
+        let declared: Vec<&str> = registry.tables().iter().copied().collect();
+        assert_eq!(found, declared, "made in the sources, and declared by modules");
+    }
+
+    #[test]
+    fn the_example_in_the_docs_is_compiled_and_fits() {
+        let docs = include_str!("../docs/modules.md");
+        assert!(
+            docs.contains(include_str!("builder/example.rs")),
+            "src/builder/example.rs is another"
+        );
+        let registry = assembled(&Builder::new().plugin(example::AcmePets)).unwrap().registry;
+        let paths: Vec<String> = registry.methods().into_iter().map(|(_, at)| at.path).collect();
+        assert!(paths.contains(&"/plugins/acme/pets/{pet}".to_owned()), "{paths:?}");
+        assert_eq!(registry.modules().last().unwrap().name(), "acme-pets", "plugins are last");
+    }
+
+    #[test]
+    fn a_plugin_is_not_added_as_a_module() {
+        struct Acme;
+        impl Module for Acme {
+            fn name(&self) -> &'static str {
+                "acme-pets"
+            }
+            fn plugin(&self) -> Option<&'static str> {
+                Some("acme")
+            }
+        }
+        let error = Builder::new().module(Acme).check().unwrap_err();
+        assert_eq!(error.code, Code::InvalidConfig);
+        assert_eq!(error.detail, "module acme-pets: has a plugin id and was not added as a plugin");
+        assert!(Builder::new().plugin(Acme).check().is_ok());
     }
 
     #[test]

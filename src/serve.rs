@@ -14,7 +14,7 @@ use palisade_api::{
     ApiOptions, ApiServer, GatewayOptions, Limits,
     pki::{Authority, Identity as Certificate},
 };
-use palisade_contract::Context;
+use palisade_contract::{Context, Running};
 use palisade_raft::{
     IdentityError, LogSizes, Member, Neighbours, PeerTls, Replica, ReplicaOptions, StartError,
     TokioRuntime,
@@ -38,6 +38,8 @@ use crate::{
 mod certificate;
 #[cfg(debug_assertions)]
 mod rehearsal;
+#[cfg(test)]
+mod tests;
 
 /// How long agents and requests get to go elsewhere when the replica stops.
 const GRACE: Duration = Duration::from_secs(2);
@@ -100,6 +102,8 @@ impl Drop for Island {
 /// # Errors
 /// What keeps it from starting, or the fault that made it stop.
 pub async fn run(options: ServeOptions, stop: impl Future<Output = ()> + Send) -> Outcome {
+    // Before anything opens or is asked of another replica; once more below, with this replica's settings.
+    options.builder.check().map_err(|error| refused("cannot put the modules together", &error))?;
     // Before anything is looked at: nobody mends what is being read.
     let only = options.dir.is_dir().then(|| DirLock::acquire(&options.dir)).transpose();
     let _only = only.map_err(|error| failed("cannot start", &error))?;
@@ -129,18 +133,37 @@ pub async fn run(options: ServeOptions, stop: impl Future<Output = ()> + Send) -
         }
     }
     let (authority, mut certificate) = load_pki(&dir)?;
+    let assembled = assemble(&options.builder, &dir, &authority)?;
     let replica =
         start_replica(&dir, &authority, &certificate, &island, neighbours.clone()).await?;
     certificate::keep_current(&dir, &authority, &mut certificate, &replica, &neighbours)?;
     let result =
-        with_replica(&options.builder, &dir, authority, certificate, rt, replica.clone(), stop)
-            .await;
+        with_replica(assembled, &dir, (authority, certificate), rt, replica.clone(), stop).await;
     let stopping = replica.clone();
     let stopped = island.handle.spawn(async move { stopping.shutdown().await }).await;
     if stopped.is_err() {
         tracing::warn!("the replica did not stop cleanly; its log is whole all the same");
     }
     result
+}
+
+/// What the modules refuse, with what a person could do.
+fn refused(what: &str, error: &palisade_contract::Error) -> Failure {
+    let failure = failed(what, error);
+    match &error.hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// The modules of this replica.
+fn assemble(builder: &Builder, dir: &ReplicaDir, authority: &Authority) -> Outcome<Assembled> {
+    let settings = Settings {
+        bootstrap: dir.bootstrap.clone().map(Into::into),
+        node_lost: Duration::from_millis(dir.config.node_lost_ms),
+        backups: Some(Source::new(dir, authority)),
+    };
+    builder.assemble(settings).map_err(|error| refused("cannot put the modules together", &error))
 }
 
 fn failed(what: &str, error: &(dyn std::error::Error + 'static)) -> Failure {
@@ -224,27 +247,34 @@ async fn start_replica(
 
 /// Runs everything above consensus.
 async fn with_replica(
-    builder: &Builder,
+    assembled: Assembled,
     dir: &ReplicaDir,
-    authority: Arc<Authority>,
-    certificate: Certificate,
+    pki: (Arc<Authority>, Certificate),
     rt: Rt,
     replica: Arc<Replica>,
     stop: impl Future<Output = ()> + Send,
 ) -> Outcome {
-    let settings = Settings {
-        bootstrap: dir.bootstrap.clone().map(Into::into),
-        node_lost: Duration::from_millis(dir.config.node_lost_ms),
-        backups: Some(Source::new(dir, &authority)),
-    };
-    let Assembled { registry, server } = builder
-        .assemble(settings)
-        .map_err(|error| failed("cannot put the modules together", &error))?;
-    let context = Context { rt: rt.clone(), store: replica.clone(), ports: Arc::default() };
-    let members_port = Arc::new(ReplicaMembers(replica.clone()));
-    let filled = context.ports.members.fill(members_port);
-    filled.map_err(|error| failed("cannot put the ports together", &error))?;
-    start_modules(&registry, &context).await?;
+    let context = Context::new(rt, replica.clone()).with_tables(&assembled.registry);
+    let filled = context.ports.members.fill(Arc::new(ReplicaMembers(replica.clone())));
+    filled.map_err(|error| refused("cannot put the ports together", &error))?;
+    let running = Running::start(&assembled.registry, &context).await;
+    let running = running.map_err(|error| refused("cannot start the modules", &error))?;
+    let result = with_modules(assembled, dir, pki, context, replica, stop).await;
+    // `MOD-1`: however far it came.
+    running.stop().await;
+    result
+}
+
+/// Runs the API and the workers. When it ends, neither uses the modules any more.
+async fn with_modules(
+    Assembled { registry, server }: Assembled,
+    dir: &ReplicaDir,
+    (authority, identity): (Arc<Authority>, Certificate),
+    context: Context,
+    replica: Arc<Replica>,
+    stop: impl Future<Output = ()> + Send,
+) -> Outcome {
+    let rt = context.rt.clone();
     // A replica that was part of a cluster before answers local reads without a quorum.
     let is_current = migrate::is_current(&replica.view(), &registry);
     let open = Arc::new(AtomicBool::new(is_current.unwrap_or(false)));
@@ -253,7 +283,7 @@ async fn with_replica(
     let api = ApiServer::start(ApiOptions {
         listen: dir.config.api_listen.to_string(),
         authority,
-        identity: certificate,
+        identity,
         registry: registry.clone(),
         server_module: server,
         context: context.clone(),
@@ -297,27 +327,7 @@ async fn with_replica(
         }
     };
     api.shutdown(GRACE).await;
-    for module in registry.modules().iter().rev() {
-        if let Err(error) = module.stop().await {
-            tracing::warn!(module = module.name(), %error, "a module did not stop cleanly");
-        }
-    }
     result
-}
-
-/// Starts modules in order; when one fails, those that had started are stopped in reverse.
-async fn start_modules(registry: &palisade_contract::Registry, context: &Context) -> Outcome {
-    for (position, module) in registry.modules().iter().enumerate() {
-        let Err(error) = module.start(context).await else { continue };
-        let started = registry.modules().iter().take(position);
-        for module in started.rev() {
-            if let Err(error) = module.stop().await {
-                tracing::warn!(module = module.name(), %error, "a module did not stop cleanly");
-            }
-        }
-        return Err(failed(&format!("module {} did not start", module.name()), &error));
-    }
-    Ok(())
 }
 
 /// Ends with the reason once the replica serves no more.
@@ -354,7 +364,7 @@ async fn become_ready(
             Ok(()) => match migrate::run(context, registry).await {
                 Ok(()) => return Ok(()),
                 Err(error) if error.retryable => tracing::debug!(%error, "not migrated yet"),
-                Err(error) => return Err(failed("cannot bring the tables up to date", &error)),
+                Err(error) => return Err(refused("cannot bring the tables up to date", &error)),
             },
             Err(error @ palisade_raft::FormError::NotAMember(_)) => {
                 return Err(failed("cannot form the cluster", &error));

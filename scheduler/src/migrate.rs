@@ -3,9 +3,10 @@
 //! # Invariants
 //! - `MIG-1` A migration is applied at most once, whatever number of replicas starts at once: its
 //!   transaction reads the ledger row that it writes.
+//! - `MIG-2` A migration writes tables of its own module only.
 
-use palisade_contract::{Context, Error, Registry, Result};
-use palisade_state::{Table, View};
+use palisade_contract::{Code, Context, Error, Module, Registry, Result};
+use palisade_state::{Table, Tx, View};
 use serde::{Deserialize, Serialize};
 
 /// One applied migration.
@@ -33,6 +34,7 @@ pub async fn run(context: &Context, registry: &Registry) -> Result<()> {
                         return Ok(());
                     }
                     (migration.run)(tx)?;
+                    wrote_its_own(&**module, tx)?;
                     let applied_at_ms = tx.view().clock().wall_ms;
                     Ok(tx.put(&LEDGER, &name, &LedgerRow { applied_at_ms })?)
                 })
@@ -44,6 +46,19 @@ pub async fn run(context: &Context, registry: &Registry) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// `MIG-2`
+fn wrote_its_own(module: &dyn Module, tx: &Tx) -> Result<()> {
+    let own = module.tables();
+    match tx.written_tables().find(|table| !own.contains(table)) {
+        None => Ok(()),
+        Some(table) => {
+            let detail =
+                format!("it writes table {table}, which is none of module {}", module.name());
+            Err(Error::new(Code::InvalidConfig, detail))
+        }
+    }
 }
 
 /// Whether every migration is applied in this view.

@@ -43,6 +43,10 @@ impl Module for NodeControllers {
         "node-controllers"
     }
 
+    fn tables(&self) -> Vec<&'static str> {
+        vec![NODE_SPECS.name()]
+    }
+
     fn reconcilers(&self) -> Vec<Arc<dyn Reconciler>> {
         vec![self.reconciler.clone()]
     }
@@ -54,11 +58,10 @@ impl Merge {
             .modules
             .get()
             .ok_or_else(|| Error::internal("the node controllers were not told of the registry"))?;
-        let mut merged = NodeSpecPart::default();
-        for module in modules.iter().filter_map(Weak::upgrade) {
-            merged.merge(module.node_spec(&cx.context, view, node)?);
-        }
-        Ok(merged)
+        let modules = modules.iter().filter_map(Weak::upgrade);
+        let parts: Result<Vec<_>> =
+            modules.map(|module| module.node_spec(&cx.context, view, node)).collect();
+        Ok(NodeSpecPart::merged(parts?))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{error::Error, io};
 
+use palisade_contract::Code;
 use palisade_raft::{StartError, disk::LockError, offline::OfflineError};
 
 use super::Exit;
@@ -40,6 +41,9 @@ fn known(error: &(dyn Error + 'static)) -> Option<Exit> {
     }
     if let Some(error) = error.downcast_ref::<StartError>() {
         return of_start(error);
+    }
+    if let Some(error) = error.downcast_ref::<palisade_contract::Error>() {
+        return (error.code != Code::Internal).then(|| Exit::of(error.code));
     }
     let data = error.downcast_ref::<OfflineError>()?;
     match data {

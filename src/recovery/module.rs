@@ -101,6 +101,10 @@ impl Module for Backups {
         "backup"
     }
 
+    fn tables(&self) -> Vec<&'static str> {
+        vec![schedule::SCHEDULED.name()]
+    }
+
     fn catalog(&self) -> Catalog {
         Catalog { actions: vec![BACKUP, READ], resource_types: vec![] }
     }

@@ -58,7 +58,7 @@ pub(super) struct Scheduled {
     pub error: String,
 }
 
-static SCHEDULED: Table<String, Scheduled> = Table::new("backups", &[]);
+pub(super) static SCHEDULED: Table<String, Scheduled> = Table::new("backups", &[]);
 
 fn every_ms(config: &BackupConfig) -> u64 {
     u64::from(config.every_hours) * 3_600_000

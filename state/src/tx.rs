@@ -103,6 +103,16 @@ impl Tx {
             && self.txn.events.is_empty()
     }
 
+    /// The names of the tables that it writes, each once.
+    pub fn written_tables(&self) -> impl Iterator<Item = &str> {
+        let mut last = "";
+        self.writes.keys().map(|(table, _)| table.as_str()).filter(move |table| {
+            let is_new = *table != last;
+            last = table;
+            is_new
+        })
+    }
+
     /// Reads a record, as this transaction has left it.
     ///
     /// # Errors

@@ -1,8 +1,14 @@
 //! What code of a module is given: its ports, and who asked for what.
+//!
+//! # Invariants
+//! - `MOD-2` In a process that serves, no transaction of a module writes a table that no registered module declares.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use palisade_state::{
@@ -15,6 +21,7 @@ use palisade_state::{
 use crate::{
     error::{Error, Result},
     ports::Ports,
+    registry::Registry,
 };
 
 /// The ports of the process. Cheap to clone.
@@ -26,18 +33,52 @@ pub struct Context {
     pub store: SharedStore,
     /// What modules do for each other.
     pub ports: Arc<Ports>,
+    tables: Option<Arc<BTreeSet<&'static str>>>,
 }
 
 impl Context {
+    /// With ports that nobody has filled yet, and no word about which tables there are.
+    #[must_use]
+    pub fn new(rt: Rt, store: SharedStore) -> Self {
+        Self { rt, store, ports: Arc::default(), tables: None }
+    }
+
+    /// From now on, writes only to tables that a module of this registry declares are let through.
+    #[must_use]
+    pub fn with_tables(mut self, registry: &Registry) -> Self {
+        self.tables = Some(registry.tables().clone());
+        self
+    }
+
+    /// Refuses a transaction that writes a table which no registered module declares. Belongs at
+    /// the end of whatever builds a transaction past [`Context::commit`].
+    ///
+    /// # Errors
+    /// `INTERNAL`, with the table's name as its cause: a defect of whichever module wrote it.
+    pub fn check_tables(&self, tx: &Tx) -> Result<()> {
+        // MOD-2
+        let Some(declared) = &self.tables else { return Ok(()) };
+        match tx.written_tables().find(|table| !declared.contains(table)) {
+            None => Ok(()),
+            Some(table) => Err(Error::internal(format!(
+                "a transaction writes table {table}, which no registered module declares"
+            ))),
+        }
+    }
+
     /// Runs a transaction that no lease fences, on this replica's view.
     ///
     /// # Errors
     /// What the builder refused, or why it was not applied.
     pub async fn commit(
         &self,
-        build: impl FnMut(&mut Tx) -> Result<()> + Send,
+        mut build: impl FnMut(&mut Tx) -> Result<()> + Send,
     ) -> Result<Committed> {
-        Ok(commit::run(&*self.store, &*self.rt, self.store.view(), build).await?)
+        let checked = |tx: &mut Tx| {
+            build(tx)?;
+            self.check_tables(tx)
+        };
+        Ok(commit::run(&*self.store, &*self.rt, self.store.view(), checked).await?)
     }
 }
 
@@ -225,11 +266,55 @@ impl ReconcileContext {
             commit::run(&*self.context.store, &*self.context.rt, self.view(), |tx| {
                 tx.fenced(self.lease.clone());
                 tx.for_work(self.work.clone());
-                build(tx)
+                build(tx)?;
+                self.context.check_tables(tx)
             })
             .await;
         let committed = ended?;
         self.committed_rev.fetch_max(committed.revision, Ordering::AcqRel);
         Ok(committed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+    use palisade_state::{Store, Table, memory::MemoryStore, step::StepRuntime};
+
+    use super::*;
+    use crate::{error::Code, module::Module};
+
+    const OWN: Table<String, u64> = Table::new("own", &[]);
+    const STRAY: Table<String, u64> = Table::new("stray", &[]);
+
+    struct Owner;
+
+    impl Module for Owner {
+        fn name(&self) -> &'static str {
+            "owner"
+        }
+
+        fn tables(&self) -> Vec<&'static str> {
+            vec![OWN.name()]
+        }
+    }
+
+    #[test]
+    fn a_table_that_no_module_declares_is_not_written() {
+        let registry = Registry::new(vec![Arc::new(Owner)]).unwrap();
+        let store = Arc::new(MemoryStore::default());
+        let cx = Context::new(StepRuntime::new(1), store.clone()).with_tables(&registry);
+        let put = |table: &'static Table<String, u64>| {
+            block_on(cx.commit(|tx| {
+                tx.put(&OWN, &"k".to_owned(), &1)?;
+                Ok(tx.put(table, &"k".to_owned(), &1)?)
+            }))
+        };
+        let refused = put(&STRAY).unwrap_err();
+        assert_eq!(refused.code, Code::Internal);
+        let cause = refused.source.unwrap().to_string();
+        assert_eq!(cause, "a transaction writes table stray, which no registered module declares");
+        assert_eq!(OWN.get(&store.view(), &"k".to_owned()).unwrap(), None, "it leaves nothing");
+        assert!(put(&OWN).is_ok());
     }
 }

@@ -6,8 +6,10 @@
 pub mod context;
 pub mod error;
 pub mod host;
+pub mod fields;
 pub mod id;
 pub mod input;
+pub mod life;
 pub mod method;
 pub mod module;
 pub mod node;
@@ -19,6 +21,7 @@ pub use context::{Cancelled, Context, MethodContext, Principal, ReconcileContext
 pub use error::{Code, Error, Problem, Result};
 pub use id::{InstanceId, NodeId, SessionId, WorkloadId};
 pub use input::{Check, Nothing, Problems};
+pub use life::Running;
 pub use method::{Binding, Handler, Method, MethodKind, Resource, Verb};
 pub use module::{
     Catalog, Finding, Migration, Module, Periodic, Reconciler, Run, Severity, ShardBy,

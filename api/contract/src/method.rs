@@ -42,6 +42,29 @@ pub enum Verb {
     Delete,
 }
 
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        })
+    }
+}
+
+impl fmt::Display for MethodKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Query => "query",
+            Self::Mutation => "mutation",
+            Self::Destructive => "destructive",
+            Self::Stream => "stream",
+        })
+    }
+}
+
 /// Where a method is found over REST. Parameters in the path (`/nodes/{node}`) and in the query
 /// become fields of the input.
 #[derive(Clone, Debug, PartialEq, Eq)]

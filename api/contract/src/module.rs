@@ -21,8 +21,8 @@ pub trait Module: Send + Sync {
     /// Its name, unique and well formed: `^[a-z][a-z0-9-]{0,63}$`.
     fn name(&self) -> &'static str;
 
-    /// Its id when it is a plugin: its routes are under `/plugins/<id>`, its actions
-    /// `compute:<id>:…`.
+    /// Its id when it is a plugin, unique: `^[a-z][a-z0-9-]{0,63}$`. Its routes are under
+    /// `/plugins/<id>`, its actions `compute:<id>:…`, its tables `plg_<id>_…`.
     fn plugin(&self) -> Option<&'static str> {
         None
     }
@@ -30,6 +30,12 @@ pub trait Module: Send + Sync {
     /// Modules that must be registered too.
     fn requires(&self) -> &[&'static str] {
         &[]
+    }
+
+    /// The tables that it writes, all of them: `^[a-z][a-z0-9_-]{0,95}$`, a plugin's
+    /// `plg_<id>_…`. A transaction that writes another one is refused.
+    fn tables(&self) -> Vec<&'static str> {
+        vec![]
     }
 
     /// Steps that bring its tables up to date, in order.
@@ -122,14 +128,18 @@ pub struct Migration {
     pub run: Arc<MigrationFn>,
 }
 
-/// Something that a module adds by kind.
+/// The kinds of extensions that there are.
+pub const EXTENSION_KINDS: [&str; 7] =
+    ["driver", "attestor", "provider", "placement", "pool-policy", "event-sink", "audit-sink"];
+
+/// Something that a module adds by kind. Unique by `kind:id@version`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extension {
-    /// `driver`, `attestor`, `provider`, `placement`, `pool-policy`, `event-sink`, `audit-sink`.
+    /// One of [`EXTENSION_KINDS`].
     pub kind: &'static str,
-    /// Unique within kind and version.
+    /// `^[a-z][a-z0-9._-]{0,63}$`.
     pub id: &'static str,
-    /// Its version.
+    /// `^[0-9a-z][0-9a-z.-]{0,31}$`.
     pub version: &'static str,
 }
 
@@ -199,15 +209,15 @@ pub trait Reconciler: Send + Sync {
 /// A kind of command to agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandKind {
-    /// Its name.
+    /// Its name, unique: `^[a-z][a-z0-9._-]{0,63}$`.
     pub kind: &'static str,
-    /// One command at a time for a node and lane.
+    /// One command at a time for a node and lane: `^[a-z][a-z0-9-]{0,63}$`.
     pub lane: &'static str,
     /// May be sent again when its fate is unknown.
     pub retry_safe: bool,
     /// The agent ends with it.
     pub self_terminating: bool,
-    /// How long it may take.
+    /// How long it may take; not 0.
     pub timeout: Duration,
 }
 

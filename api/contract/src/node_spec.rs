@@ -41,6 +41,7 @@ pub struct NodeSpecPart {
 }
 
 const SSH_KEYS: &str = "sshCaPublicKeys";
+const BOOT: &str = "boot";
 
 impl NodeSpecPart {
     /// Adds a later module's part: key by key the later wins, `access.sshCaPublicKeys` is a union,
@@ -61,6 +62,20 @@ impl NodeSpecPart {
         }
     }
 
+    /// The parts of all modules in registration order as one. A site without a boot section has an
+    /// inactive one.
+    pub fn merged(parts: impl IntoIterator<Item = Self>) -> Self {
+        let mut merged = Self::default();
+        for part in parts {
+            merged.merge(part);
+        }
+        merged
+            .site
+            .entry(BOOT.to_owned())
+            .or_insert_with(|| serde_json::json!({ "active": false }));
+        merged
+    }
+
     /// SHA-256 of its canonical JSON (maps are ordered).
     ///
     /// # Errors
@@ -71,18 +86,20 @@ impl NodeSpecPart {
     }
 }
 
+/// The keys of two lists, each once; nothing unless what comes later is a list.
 fn union(
     earlier: Option<&serde_json::Value>,
     later: Option<&serde_json::Value>,
 ) -> Option<serde_json::Value> {
-    let (Some(serde_json::Value::Array(earlier)), Some(serde_json::Value::Array(later))) =
-        (earlier, later)
-    else {
-        return None;
-    };
-    let mut keys = earlier.clone();
-    keys.extend(later.iter().filter(|key| !earlier.contains(key)).cloned());
-    Some(serde_json::Value::Array(keys))
+    let list = |value: Option<&serde_json::Value>| value.and_then(|v| v.as_array().cloned());
+    let later = list(later)?;
+    let mut keys = vec![];
+    for key in list(earlier).into_iter().flatten().chain(later) {
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    Some(keys.into())
 }
 
 /// A merged spec as it is stored and sent.
@@ -115,46 +132,66 @@ pub fn invalidate(tx: &mut Tx, node: &NodeId) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
-    fn part(host: &[(&str, i32)], keys: &[&str], daemon: Option<&str>) -> NodeSpecPart {
-        NodeSpecPart {
-            host_config: host.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect(),
-            access: BTreeMap::from([(SSH_KEYS.to_owned(), json!(keys))]),
-            daemon: daemon.map(|d| json!(d)),
-            ..NodeSpecPart::default()
+    /// Parts in registration order, and what they are together.
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Vector {
+        rule: String,
+        parts: Vec<NodeSpecPart>,
+        merged: serde_json::Value,
+    }
+
+    fn vectors() -> Vec<Vector> {
+        serde_json::from_str(include_str!("../tests/node_spec.json")).unwrap()
+    }
+
+    #[test]
+    fn parts_merge_as_the_vectors_say() {
+        for Vector { rule, parts, merged } in vectors() {
+            // A field that a vector does not name is empty.
+            let wanted: NodeSpecPart = serde_json::from_value(merged).unwrap();
+            assert_eq!(NodeSpecPart::merged(parts), wanted, "{rule}");
         }
     }
 
     #[test]
-    fn later_keys_win_and_ssh_keys_are_a_union() {
-        let mut merged = part(&[("a", 1), ("b", 1)], &["k1", "k2"], Some("one"));
-        merged.merge(part(&[("b", 2), ("c", 2)], &["k2", "k3"], None));
-        assert_eq!(
-            merged.host_config,
-            part(&[("a", 1), ("b", 2), ("c", 2)], &[], None).host_config
-        );
-        assert_eq!(merged.access[SSH_KEYS], json!(["k1", "k2", "k3"]));
-        assert_eq!(merged.daemon, Some(json!("one")));
-        merged.merge(part(&[], &[], Some("two")));
-        assert_eq!(merged.daemon, Some(json!("two")));
+    fn every_section_of_a_spec_is_in_some_vector() {
+        let file: serde_json::Value =
+            serde_json::from_str(include_str!("../tests/node_spec.json")).unwrap();
+        let known = serde_json::to_value(NodeSpecPart::default()).unwrap();
+        let known: Vec<&String> = known.as_object().unwrap().keys().collect();
+        let mut left = known.clone();
+        for vector in file.as_array().unwrap() {
+            let parts = vector["parts"].as_array().unwrap().iter().chain([&vector["merged"]]);
+            for section in parts.flat_map(|part| part.as_object().unwrap().keys()) {
+                assert!(known.contains(&section), "{section} is no section");
+            }
+            left.retain(|section| vector["merged"].get(section).is_none());
+        }
+        assert!(left.is_empty(), "no vector has {left:?}");
     }
 
     #[test]
-    fn the_site_merges_field_by_field() {
-        let site = |key: &str, value| NodeSpecPart {
-            site: BTreeMap::from([(key.to_owned(), value)]),
-            ..NodeSpecPart::default()
-        };
-        let mut merged = site("boot", json!({"active": true}));
-        merged.merge(site("cacheImages", json!(["x"])));
-        assert_eq!(merged.site.len(), 2);
+    fn merging_again_changes_nothing() {
+        for Vector { rule, parts, .. } in vectors() {
+            let once = NodeSpecPart::merged(parts);
+            assert_eq!(NodeSpecPart::merged([once.clone()]), once, "{rule}");
+        }
     }
 
     #[test]
-    fn an_equal_spec_has_an_equal_hash() {
-        let one = part(&[("a", 1), ("b", 1)], &["k"], None);
-        let other = part(&[("b", 1), ("a", 1)], &["k"], None);
-        assert_eq!(one.hash().unwrap(), other.hash().unwrap());
+    fn an_equal_spec_has_an_equal_hash_and_another_one_another() {
+        let all = vectors();
+        let hash = |parts: &[NodeSpecPart]| NodeSpecPart::merged(parts.to_vec()).hash().unwrap();
+        let mut by_hash = BTreeMap::new();
+        for Vector { parts, .. } in &all {
+            let spec = NodeSpecPart::merged(parts.clone());
+            assert_eq!(hash(parts), hash(std::slice::from_ref(&spec)));
+            if let Some(other) = by_hash.insert(hash(parts), spec.clone()) {
+                assert_eq!(other, spec);
+            }
+        }
+        assert!(by_hash.len() > 5, "they differ");
     }
 }

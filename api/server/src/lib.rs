@@ -12,6 +12,7 @@ pub mod gateway;
 pub mod json;
 mod limits;
 pub mod local;
+pub mod methods;
 pub mod metrics;
 mod module;
 pub mod openapi;

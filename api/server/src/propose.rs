@@ -44,6 +44,7 @@ pub(crate) async fn commit_once(
         let left = deadline.saturating_sub(cx.rt.now());
         let attempt = commit::run(&*cx.store, &*cx.rt, view, |tx| {
             build(tx)?;
+            cx.check_tables(tx)?;
             tx.idempotent(key.clone());
             Ok(())
         });

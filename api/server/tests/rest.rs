@@ -319,7 +319,13 @@ async fn the_servers_own_methods_answer() {
     let trust = world.api("GET", "/cluster/trust").send().await.json();
     assert_eq!(trust["pins"], json!([world.authority.pin()]));
     assert_eq!(world.api("GET", "/version").send().await.json()["version"], "1.2.3");
-    assert_eq!(world.api("GET", "/self-check").send().await.json()["ok"], true);
+    let report = world.api("GET", "/self-check").send().await.json();
+    assert_eq!(report["ok"], true);
+    let undeclared = &report["findings"][0];
+    assert_eq!(undeclared["check"], "catalog.undeclared", "{report}");
+    assert_eq!((&undeclared["severity"], &undeclared["count"]), (&json!("warning"), &json!(7)));
+    let message = undeclared["message"].as_str().unwrap();
+    assert!(message.contains("widgets.put") && message.ends_with("of widgets"), "{message}");
     let events = world.api("GET", "/events?from=1").send().await.json();
     assert_eq!(events["items"][0]["kind"], "widget.put");
     assert_eq!(world.api("GET", "/cluster/shards").send().await.json()["total"], 256);

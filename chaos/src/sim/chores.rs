@@ -105,6 +105,10 @@ impl Module for Household {
         "household"
     }
 
+    fn tables(&self) -> Vec<&'static str> {
+        vec![CHORES.name()]
+    }
+
     fn reconcilers(&self) -> Vec<Arc<dyn Reconciler>> {
         vec![Arc::new(Chores { rt: self.rt.clone() })]
     }
@@ -129,7 +133,7 @@ pub(crate) fn household(rt: Rt) -> Arc<dyn Module> {
 pub(crate) async fn work(rt: Rt, replica: Handle) {
     let store: SharedStore = replica;
     let Ok(registry) = Registry::new(vec![household(rt.clone())]) else { return };
-    let context = Context { rt, store, ports: Arc::default() };
+    let context = Context::new(rt, store).with_tables(&registry);
     let options = Options { resync: Duration::from_secs(3_600), ..Options::default() };
     let worker = Worker::new(context, &registry, Role::Controllers, options);
     worker.run(Box::pin(std::future::pending())).await;

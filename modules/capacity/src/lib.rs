@@ -44,6 +44,10 @@ impl Module for CapacityModule {
         &["inventory"]
     }
 
+    fn tables(&self) -> Vec<&'static str> {
+        vec![books::DEMANDS.name(), books::BOOKS.name()]
+    }
+
     fn extensions(&self) -> Vec<Extension> {
         vec![Extension { kind: "placement", id: "cpumem", version: "1" }]
     }

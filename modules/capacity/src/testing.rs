@@ -159,7 +159,8 @@ impl Bench {
         let nodes = Arc::new(FakeNodes::default());
         let ports = Arc::new(Ports::default());
         ports.nodes.fill(nodes.clone()).expect("an empty port");
-        let context = Context { rt: Arc::new(TestRuntime::default()), store: store.clone(), ports };
+        let context =
+            Context { ports, ..Context::new(Arc::new(TestRuntime::default()), store.clone()) };
         for module in modules {
             block_on(module.start(&context)).expect("a start");
         }

@@ -63,6 +63,10 @@ impl Module for Iam {
         "iam"
     }
 
+    fn tables(&self) -> Vec<&'static str> {
+        vec![records::API_TOKENS.name(), PRINCIPALS.name()]
+    }
+
     fn migrations(&self) -> Vec<Migration> {
         let Some(bootstrap) = self.bootstrap.clone() else { return vec![] };
         vec![Migration {

@@ -77,6 +77,10 @@ impl Module for Inventory {
         "inventory"
     }
 
+    fn tables(&self) -> Vec<&'static str> {
+        vec![records::NODES.name(), records::JOIN_TOKENS.name()]
+    }
+
     fn methods(&self) -> Vec<Method> {
         let mut methods = node_methods::methods();
         methods.extend(join_token_methods::methods());

@@ -55,6 +55,11 @@ impl Module for WorkloadsModule {
         &["inventory", "capacity"]
     }
 
+    fn tables(&self) -> Vec<&'static str> {
+        use records::{ANNOUNCED, INSTANCES, VERSIONS, WORKLOADS};
+        vec![WORKLOADS.name(), VERSIONS.name(), INSTANCES.name(), ANNOUNCED.name()]
+    }
+
     fn methods(&self) -> Vec<Method> {
         methods::all()
     }

@@ -81,7 +81,7 @@ impl Rig {
     fn new(shard_by: ShardBy, periodic: bool, script: Arc<Script>) -> Self {
         let rt = StepRuntime::new(7);
         let store = Arc::new(MemoryStore::default());
-        let context = Context { rt: rt.clone(), store: store.clone(), ports: Arc::default() };
+        let context = Context::new(rt.clone(), store.clone());
         let ran = Arc::new(Mutex::new(vec![]));
         let scripted = Arc::new(Scripted { shard_by, periodic, ran: ran.clone(), script });
         let registry = Registry::new(vec![Arc::new(TestModule(scripted))]).unwrap();

@@ -27,6 +27,10 @@ impl Module for Migrating {
         "test"
     }
 
+    fn tables(&self) -> Vec<&'static str> {
+        vec![ROWS.name()]
+    }
+
     fn migrations(&self) -> Vec<Migration> {
         let migration = |(name, run): &(&'static str, Step)| Migration { name, run: run.clone() };
         self.0.iter().map(migration).collect()
@@ -110,7 +114,7 @@ impl Rig {
         let ended: Arc<Mutex<Vec<Result<()>>>> = Arc::default();
         for _ in 0..replicas {
             let store = self.store.clone();
-            let context = Context { rt: self.rt.clone(), store, ports: Arc::default() };
+            let context = Context::new(self.rt.clone(), store);
             let (registry, ended) = (registry.clone(), ended.clone());
             let task = async move {
                 let how = migrate::run(&context, &registry).await;
@@ -201,4 +205,22 @@ fn a_migration_that_is_added_later_runs_alone() {
     assert!(rig.migrate(&two_steps(), 2).iter().all(Result::is_ok));
     assert_eq!(rig.row("a"), Some(11));
     assert_eq!(rig.ledger(), both_once());
+}
+
+#[test]
+fn a_migration_that_writes_a_table_of_another_module_is_refused_and_leaves_nothing() {
+    const STRAY: Table<String, u64> = Table::new("stray", &[]);
+    let rig = Rig::new();
+    let stray: Step = Arc::new(|tx: &mut Tx| -> Result<()> {
+        add("a", 1)(tx)?;
+        Ok(tx.put(&STRAY, &"k".to_owned(), &1)?)
+    });
+    let error = rig.migrate(&registry(vec![("test/0001_stray", stray)]), 1).remove(0).unwrap_err();
+    assert_eq!(error.code, Code::InvalidConfig);
+    assert_eq!(
+        error.detail,
+        "migration test/0001_stray: it writes table stray, which is none of module test",
+        "MIG-2"
+    );
+    assert_eq!((rig.row("a"), rig.ledger()), (None, vec![]));
 }

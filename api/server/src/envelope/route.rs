@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use palisade_contract::{Binding, Method, Registry, registry::binding_of};
-use schemars::{SchemaGenerator, generate::SchemaSettings};
+use palisade_contract::{
+    Binding, Method, Registry,
+    fields::{self, NESTING_MAX, resolve},
+    registry::binding_of,
+};
 use serde_json::Value;
 
 /// What a text from a path or query is read as.
@@ -85,45 +88,11 @@ pub(crate) fn routes(registry: &Registry) -> Vec<Route> {
 }
 
 fn fields(method: &Method) -> BTreeMap<String, FieldKind> {
-    let mut generator: SchemaGenerator = SchemaSettings::draft2020_12().into_generator();
-    let schema = (method.input)(&mut generator).to_value();
-    let definitions = Value::Object(generator.take_definitions(true));
     let mut found = BTreeMap::new();
-    properties(&schema, &definitions, 0, &mut |name, schema| {
-        found.insert(name.to_owned(), kind(schema, &definitions, 0).unwrap_or(FieldKind::Text));
+    fields::visit(method, &mut |name, schema, definitions| {
+        found.insert(name.to_owned(), kind(schema, definitions, 0).unwrap_or(FieldKind::Text));
     });
     found
-}
-
-const NESTING_MAX: usize = 16;
-
-fn resolve<'a>(schema: &'a Value, definitions: &'a Value) -> &'a Value {
-    schema
-        .get("$ref")
-        .and_then(Value::as_str)
-        .and_then(|target| definitions.get(target.rsplit('/').next()?))
-        .unwrap_or(schema)
-}
-
-/// Visits the properties of an object schema, those of its parts among them.
-fn properties(
-    schema: &Value,
-    definitions: &Value,
-    depth: usize,
-    visit: &mut dyn FnMut(&str, &Value),
-) {
-    if depth > NESTING_MAX {
-        return;
-    }
-    let schema = resolve(schema, definitions);
-    for (name, of) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
-        visit(name, of);
-    }
-    for part in ["allOf", "anyOf", "oneOf"] {
-        for of in schema.get(part).and_then(Value::as_array).into_iter().flatten() {
-            properties(of, definitions, depth + 1, visit);
-        }
-    }
 }
 
 fn kind(schema: &Value, definitions: &Value, depth: usize) -> Option<FieldKind> {

@@ -462,7 +462,7 @@ async fn take_in(
                 (handler.handle)(context, tx, &session.node, status)?;
             }
         }
-        Ok(())
+        context.check_tables(tx)
     };
     let view = context.store.view();
     let mut trial = Tx::new(view.clone());

@@ -83,7 +83,10 @@ impl Core {
     ) -> Result<()> {
         let nodes = self.context.ports.nodes.get()?.clone();
         let build = |tx: &mut Tx| {
-            sessions.iter().try_for_each(|(node, session)| nodes.session_closed(tx, node, session))
+            for (node, session) in sessions {
+                nodes.session_closed(tx, node, session)?;
+            }
+            self.context.check_tables(tx)
         };
         let mut trial = Tx::new(view.clone());
         build(&mut trial)?;

@@ -18,7 +18,10 @@ use self::{
     cluster::{shards, status},
     records::{audit, events, time, verify},
 };
-use crate::pki::{Authority, not_after_ms};
+use crate::{
+    methods,
+    pki::{Authority, not_after_ms},
+};
 
 const CLUSTER_READ: &str = "compute:cluster:read";
 const SYSTEM_READ: &str = "compute:system:read";
@@ -34,6 +37,7 @@ struct Attached {
     ca_pem: String,
     pin: String,
     ca_not_after_ms: u64,
+    undeclared: Option<Finding>,
 }
 
 /// The module `server`.
@@ -58,6 +62,7 @@ impl ServerModule {
             ca_pem: authority.cert_pem().to_owned(),
             pin: authority.pin(),
             ca_not_after_ms: not_after_ms(authority.cert_der()).unwrap_or(u64::MAX),
+            undeclared: methods::undeclared(registry, methods::TABLE),
         };
         if self.attached.set(attached).is_err() {
             tracing::warn!("the server module was attached twice");
@@ -211,6 +216,7 @@ impl Module for ServerModule {
             let fix = "compare with an exported chain; do not trust records from there on";
             found.push(finding("audit.broken", Severity::Error, broken.to_string(), fix));
         }
+        found.extend(self.attached.get().and_then(|attached| attached.undeclared.clone()));
         found.extend(forgotten_early(view.idempotency_keys()));
         let silent = status.members.iter().filter(|m| m.last_ack_ms.is_some_and(|ms| ms > 10_000));
         for member in silent {

@@ -20,7 +20,7 @@ use palisade_api::{
 };
 use palisade_contract::{
     Code, Context, Error, Module, Principal, Registry, Resource, Result,
-    ports::{Access, Credential, Ports},
+    ports::{Access, Credential},
 };
 use palisade_state::{
     Command, Outcome, ReplicaId, Role, Runtime, Store, StoreError, View, Watch,
@@ -206,7 +206,7 @@ pub struct World {
     pub store: Arc<TestStore>,
     pub authority: Arc<Authority>,
     pub rt: Arc<TestRuntime>,
-    pub ports: Arc<Ports>,
+    pub ports: Arc<palisade_contract::ports::Ports>,
     pub open: Arc<std::sync::atomic::AtomicBool>,
 }
 
@@ -230,7 +230,7 @@ pub fn api_options(
     let now = rt.wall_ms();
     let issued =
         authority.issue_replica(store.replica.0, &["127.0.0.1:0".to_owned()], now).unwrap();
-    let context = Context { rt, store, ports: Arc::new(Ports::default()) };
+    let context = Context::new(rt, store);
     context.ports.access.fill(Arc::new(TestAccess)).unwrap();
     context.ports.nodes.fill(Arc::new(nodes::TestNodes)).unwrap();
     let server_module = ServerModule::new("1.2.3");

@@ -143,6 +143,10 @@ impl Module for NodesModule {
         "nodes"
     }
 
+    fn tables(&self) -> Vec<&'static str> {
+        vec![NODES.name(), PHASES.name()]
+    }
+
     fn status_handlers(&self) -> Vec<StatusHandler> {
         vec![StatusHandler {
             name: "phases",

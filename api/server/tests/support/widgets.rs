@@ -110,6 +110,10 @@ impl Module for Widgets {
         "widgets"
     }
 
+    fn tables(&self) -> Vec<&'static str> {
+        vec![WIDGETS.name()]
+    }
+
     fn catalog(&self) -> Catalog {
         Catalog {
             actions: vec!["compute:widgets:read", "compute:widgets:write"],

@@ -8,22 +8,19 @@ use std::{
 
 use futures::{FutureExt, future::BoxFuture};
 use palisade_api::{
-    GatewayOptions, LocalApi, LocalOptions, ServerModule,
+    GatewayOptions, LocalApi, LocalOptions,
     pki::{Authority, Identity},
 };
-use palisade_capacity::CapacityModule;
-use palisade_contract::{Context, Error, Module, Registry};
-use palisade_iam::Iam;
-use palisade_inventory::Inventory;
+use palisade_contract::{Context, Error, Running};
+use palisade_modules::{Assembled, Settings};
 use palisade_scheduler::{
-    NodeControllers, migrate,
+    migrate,
     worker::{Options, Worker},
 };
 use palisade_state::{
     Command, Outcome, ReplicaId, Role, Rt, SharedStore, Store, StoreError, View, change::Watch,
     memory::MemoryStore, port::ClusterStatus,
 };
-use palisade_workloads::WorkloadsModule;
 
 use super::{
     super::{
@@ -152,23 +149,11 @@ async fn serves(
     store: SharedStore,
 ) -> Result<(), Error> {
     let pki = pki().map_err(Error::internal)?;
-    let server = ServerModule::new("sim");
-    let controllers = Arc::new(NodeControllers::default());
-    let modules: Vec<Arc<dyn Module>> = vec![
-        server.clone(),
-        controllers.clone(),
-        Arc::new(Inventory::new(NODE_LOST)),
-        Arc::new(CapacityModule),
-        Arc::new(Iam::new(None)),
-        Arc::new(WorkloadsModule),
-        chores::household(rt.clone()),
-    ];
-    let registry = Registry::new(modules)?;
-    controllers.bind(&registry);
-    let context = Context { rt: rt.clone(), store, ports: Arc::default() };
-    for module in registry.modules() {
-        module.start(&context).await?;
-    }
+    let settings = Settings { version: "sim", bootstrap: None, node_lost: NODE_LOST };
+    let more = vec![chores::household(rt.clone())];
+    let Assembled { registry, server } = palisade_modules::assemble(settings, more)?;
+    let context = Context::new(rt.clone(), store).with_tables(&registry);
+    let _running = Running::start(&registry, &context).await?;
     while context.store.view().formation().is_none() {
         rt.sleep(RETRY).await;
     }

@@ -67,11 +67,7 @@ impl World {
     /// With the first token `boot`, whose secret is `secret(1)`.
     pub fn new() -> Self {
         let store = Arc::new(MemoryStore::default());
-        let cx = Context {
-            rt: Arc::new(TestRuntime::default()),
-            store: store.clone(),
-            ports: Arc::default(),
-        };
+        let cx = Context::new(Arc::new(TestRuntime::default()), store.clone());
         let module = Iam::new(Bootstrap { token_id: "boot".into(), secret_sha256: hash(1) });
         block_on(module.start(&cx)).unwrap();
         let world = Self { store, cx, module };

@@ -94,7 +94,7 @@ impl World {
     pub fn new() -> Self {
         let store = Arc::new(MemoryStore::default());
         let rt = Arc::new(TestRuntime::default());
-        let cx = Context { rt: rt.clone(), store: store.clone(), ports: Arc::default() };
+        let cx = Context::new(rt.clone(), store.clone());
         let module = Inventory::default();
         block_on(module.start(&cx)).unwrap();
         let nodes = cx.ports.nodes.get().unwrap().clone();

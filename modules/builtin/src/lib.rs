@@ -1,0 +1,103 @@
+//! The built-in modules, put together in their order: by the binary, by a third party's, and by the simulator.
+//!
+//! # Invariants
+//! - `ORDER-1` The registration order, which is that of migrations, of starting and of merging NodeSpecs, is written in
+//!   one place, here: the built-in modules as [`ORDER`] has them, then whatever is added.
+
+use std::{sync::Arc, time::Duration};
+
+use palisade_api::ServerModule;
+use palisade_capacity::CapacityModule;
+use palisade_contract::{Module, Registry, Result};
+use palisade_iam::{Bootstrap, Iam};
+use palisade_inventory::Inventory;
+use palisade_scheduler::NodeControllers;
+use palisade_workloads::WorkloadsModule;
+
+/// The order of built-in modules, those that a process does without and those that are to come among them
+/// (decision 0015). The operator's modules follow, then plugins.
+pub const ORDER: [&str; 17] = [
+    "server",
+    "node-controllers",
+    "site-boot",
+    "inventory",
+    "capacity",
+    "iam",
+    "tenancy",
+    "commands",
+    "quorum",
+    "secrets",
+    "pki",
+    "events",
+    "audit",
+    "workloads",
+    "backup",
+    "tunnels",
+    "audit-sinks",
+];
+
+/// What the built-in modules are told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The version of the program.
+    pub version: &'static str,
+    /// The first admin token; none: this process makes none.
+    pub bootstrap: Option<Bootstrap>,
+    /// How long a node without a session keeps its instances.
+    pub node_lost: Duration,
+}
+
+/// The modules of a process, checked.
+pub struct Assembled {
+    /// All of them, in registration order.
+    pub registry: Registry,
+    /// The server's own module, which is told of the process that it runs in.
+    pub server: Arc<ServerModule>,
+}
+
+/// Puts the built-in modules together, and behind them `more` in the order in which they come. Opens nothing.
+///
+/// # Errors
+/// `INVALID_CONFIG`, naming the module and the rule that it breaks.
+pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assembled> {
+    let server = ServerModule::new(settings.version);
+    let controllers = Arc::new(NodeControllers::default());
+    let mut modules: Vec<Arc<dyn Module>> = vec![
+        server.clone(),
+        controllers.clone(),
+        Arc::new(Inventory::new(settings.node_lost)),
+        Arc::new(CapacityModule),
+        Arc::new(Iam::new(settings.bootstrap)),
+        Arc::new(WorkloadsModule),
+    ];
+    modules.extend(more);
+    let registry = Registry::new(modules)?;
+    controllers.bind(&registry);
+    Ok(Assembled { registry, server })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Last;
+
+    impl Module for Last {
+        fn name(&self) -> &'static str {
+            "last"
+        }
+    }
+
+    #[test]
+    fn built_in_modules_are_in_their_order_and_others_behind_them() {
+        let settings =
+            Settings { version: "1", bootstrap: None, node_lost: Duration::from_secs(30) };
+        let registry = assemble(settings, vec![Arc::new(Last)]).unwrap().registry;
+        let mut names: Vec<&str> = registry.modules().iter().map(|m| m.name()).collect();
+        assert_eq!(names.pop(), Some("last"));
+        let mut order = ORDER.iter();
+        for name in names {
+            assert!(order.any(|known| *known == name), "ORDER-1: {name} is out of its place");
+        }
+    }
+}
