@@ -18,7 +18,7 @@ use palisade_contract::{
     Context, Error, Module, NodeId, ReconcileContext, Reconciler, Result,
     module::Run,
     node::{HostFacts, Node, NodePhase, NodeSession},
-    ports::{JoinRequest, Nodes, Ports},
+    ports::{JoinRequest, Nodes},
 };
 use palisade_state::{
     Role, Runtime, Tx, View,
@@ -157,10 +157,8 @@ impl Bench {
     pub fn new(modules: &[&dyn Module]) -> Self {
         let store = Arc::new(MemoryStore::default());
         let nodes = Arc::new(FakeNodes::default());
-        let ports = Arc::new(Ports::default());
-        ports.nodes.fill(nodes.clone()).expect("an empty port");
-        let context =
-            Context { ports, ..Context::new(Arc::new(TestRuntime::default()), store.clone()) };
+        let context = Context::new(Arc::new(TestRuntime::default()), store.clone());
+        context.ports.nodes.fill(nodes.clone()).expect("an empty port");
         for module in modules {
             block_on(module.start(&context)).expect("a start");
         }
