@@ -208,6 +208,8 @@ pub struct World {
     pub rt: Arc<TestRuntime>,
     pub ports: Arc<palisade_contract::ports::Ports>,
     pub open: Arc<std::sync::atomic::AtomicBool>,
+    /// The modules, which the process holds and nobody else.
+    _registry: Registry,
 }
 
 pub struct Options {
@@ -261,9 +263,10 @@ pub async fn world_with(options: Options) -> World {
 pub async fn world_of(store: Arc<TestStore>, authority: Arc<Authority>, options: Options) -> World {
     let options = api_options(store.clone(), authority.clone(), options);
     let (ports, open) = (options.context.ports.clone(), options.open.clone());
+    let registry = options.registry.clone();
     let server = ApiServer::start(options).await.unwrap();
     beat(&store);
-    World { server, store, authority, rt: runtime(), ports, open }
+    World { server, store, authority, rt: runtime(), ports, open, _registry: registry }
 }
 
 /// Lets the replica's worker live.
