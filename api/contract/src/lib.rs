@@ -5,8 +5,8 @@
 
 pub mod context;
 pub mod error;
-pub mod host;
 pub mod fields;
+pub mod host;
 pub mod id;
 pub mod input;
 pub mod life;
