@@ -344,9 +344,9 @@ fn bad_catalogs() -> Vec<Bad> {
     ]
 }
 
-fn bad_methods() -> Vec<Bad> {
+fn bad_routes() -> Vec<Bad> {
     let at = |path: &str| with_method(on("pets", "get", READ).rest(Verb::Get, path));
-    let mut bad = vec![
+    vec![
         (
             with_method(on("pets", "get", "compute:pets:write")),
             "module pets: method pets.get needs action compute:pets:write, which its catalog does not list",
@@ -401,7 +401,11 @@ fn bad_methods() -> Vec<Bad> {
             with_method(on("1pets", "get", READ)),
             r#"module pets: method 1pets.get: "1pets" is not a method name"#,
         ),
-    ];
+    ]
+}
+
+fn bad_methods() -> Vec<Bad> {
+    let mut bad = bad_routes();
     let reserved =
         ["then", "catch", "finally", "toJSON", "constructor", "prototype", "__proto__", "plugins"];
     let texts = [
