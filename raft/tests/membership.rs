@@ -59,16 +59,21 @@ fn enrolment(key: &str, addr: SocketAddr, replaces: Option<u64>) -> Change {
     }
 }
 
-pub async fn knock(cluster: &Cluster, id: u64) -> palisade_raft::Secrets {
+/// What a replica says of itself when it joins.
+pub fn joining(cluster: &Cluster, id: u64) -> Joining {
     let members = cluster.members().into_iter().filter(|member| member.id.0 != id).collect();
-    let joining = Joining {
+    Joining {
         rt: Arc::new(TokioRuntime::current().unwrap()),
         identity: cluster.identity(id),
         tls: cluster.issue(id),
         members,
         advertise: (String::new(), String::new()),
-    };
-    tokio::time::timeout(Duration::from_secs(20), join(joining)).await.unwrap().unwrap()
+    }
+}
+
+pub async fn knock(cluster: &Cluster, id: u64) -> palisade_raft::Secrets {
+    let joins = join(joining(cluster, id));
+    tokio::time::timeout(Duration::from_secs(20), joins).await.unwrap().unwrap()
 }
 
 /// Enrols a replica; it does not run yet.
@@ -172,7 +177,7 @@ async fn who_may_join_is_shown_and_keeps_its_addresses_for_itself() {
     assert_eq!(pending.peer_addr, addr.to_string());
 
     let refused = change(&leader, enrolment("k5", addr, None)).await.unwrap_err();
-    assert_eq!(refused.why, Why::Invalid);
+    assert_eq!(refused.why, Why::Address);
     assert!(refused.detail.contains(&format!("cluster remove {id}`")), "{refused}");
     let again = change(&leader, enrolment("k4", addr, Some(3))).await.unwrap();
     assert_eq!(again.replica, id, "the same key");
@@ -402,7 +407,7 @@ async fn a_drained_replica_does_not_lead() {
     let new = cluster.leader().await;
     assert!(member(&replica, old).unwrap().drained);
     let to_old = Change::TransferLeader { to: Some(ReplicaId(old)) };
-    assert_eq!(why(&replica, to_old.clone()).await, Why::Invalid);
+    assert_eq!(why(&replica, to_old.clone()).await, Why::Drained);
     let third = (1..=3).find(|id| *id != old && *id != new).unwrap();
     change(&replica, drain(third, false)).await.unwrap();
     assert_eq!(why(&replica, drain(new, false)).await, Why::AtRisk, "nobody would be left");
@@ -496,10 +501,10 @@ async fn an_address_is_set_for_a_replica_and_never_twice() {
     eventually("it is noted", || (member(&replica, 2)?.api_addr == "elsewhere:2").then_some(()))
         .await;
     let taken = cluster.node(3).addr.to_string();
-    assert_eq!(why(&replica, set(2, &taken, "")).await, Why::Invalid);
+    assert_eq!(why(&replica, set(2, &taken, "")).await, Why::Address);
     assert_eq!(why(&replica, set(42, "a:1", "")).await, Why::UnknownReplica);
     for anywhere in ["0.0.0.0:1", "[::]:1"] {
-        assert_eq!(why(&replica, set(2, anywhere, "")).await, Why::Invalid);
+        assert_eq!(why(&replica, set(2, anywhere, "")).await, Why::Address);
     }
 }
 

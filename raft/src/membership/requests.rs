@@ -5,9 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use openraft::{AsyncRuntime, ChangeMembers};
+use openraft::{AsyncRuntime, ChangeMembers, ReadPolicy};
 use palisade_state::{
     ReplicaId, Tx,
+    port::timeout,
     roster::{self, ENROLMENTS, Enrolment, REPLICAS, Standing},
 };
 use serde_json::json;
@@ -365,6 +366,15 @@ impl<R: AsyncRuntime> Members<R> {
             self.note_joined(from).await?;
             let asked = wire::SetAddress { replica: from, peer_addr, api_addr };
             return self.set_address(asked, false).await;
+        }
+        // A leader of old, or one that has just begun to lead, does not know of every enrolment, and what it says of one that
+        // is not there is for good: it must have applied all that was acknowledged.
+        if roster::enrolment(&self.view(), ReplicaId(from))?.is_none() {
+            let read = self.raft.ensure_linearizable(ReadPolicy::ReadIndex);
+            match timeout(self.rt.as_ref(), self.tuning.membership.change_within, read).await {
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return not_leader(),
+            }
         }
         let Some((_, row)) = roster::enrolment(&self.view(), ReplicaId(from))? else {
             self.member(&members, from)?;
