@@ -1,3 +1,5 @@
+//! A plugin of pets: one table, one record, two methods.
+
 use palisade_contract::{
     Catalog, Check, Error, Method, MethodContext, Module, Resource, Result, Verb,
 };
