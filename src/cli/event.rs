@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::Session;
+use super::{Session, watch};
 use crate::{
     client::{BASE, Call},
     output::{self, Exit, Failure, Format, Outcome, Table, View, cell, number, text},
@@ -21,6 +21,17 @@ enum EventVerb {
     /// List events, oldest first
     #[command(visible_alias = "list")]
     Ls(Window),
+    /// Print the newest events, and then each that happens
+    #[command(visible_alias = "watch")]
+    Tail(Tail),
+}
+
+/// How events are followed.
+#[derive(Debug, clap::Args)]
+struct Tail {
+    /// Begin with so many of the newest
+    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    last: u64,
 }
 
 /// Flags of `audit`.
@@ -35,6 +46,9 @@ enum AuditVerb {
     /// List audit records, oldest first
     #[command(visible_alias = "list")]
     Ls(Window),
+    /// Print the newest records, and then each that is written
+    #[command(visible_alias = "watch")]
+    Tail(Tail),
     /// Check that no record was altered, taken out or put in
     Verify,
 }
@@ -58,11 +72,22 @@ impl Window {
     }
 }
 
+impl Tail {
+    async fn follow<V: View>(&self, session: &Session, what: &str) -> Outcome {
+        let call = Call::get(format!("{BASE}/{what}")).query("limit", self.last);
+        watch::tail::<V>(session, call).await
+    }
+}
+
 impl Event {
     pub(super) async fn run(self, session: &Session) -> Outcome {
-        let EventVerb::Ls(window) = self.verb;
-        let events = window.read(session, "events").await?;
-        output::print_list::<Events>(session.format(), &events)
+        match self.verb {
+            EventVerb::Ls(window) => {
+                let events = window.read(session, "events").await?;
+                output::print_list::<Events>(session.format(), &events)
+            }
+            EventVerb::Tail(tail) => tail.follow::<Events>(session, "events").await,
+        }
     }
 }
 
@@ -73,6 +98,7 @@ impl Audit {
                 let records = window.read(session, "audit").await?;
                 output::print_list::<Records>(session.format(), &records)
             }
+            AuditVerb::Tail(tail) => tail.follow::<Records>(session, "audit").await,
             AuditVerb::Verify => verify(session).await,
         }
     }

@@ -8,6 +8,7 @@ use super::{
     Session,
     logs::{LogFlags, print_logs},
     session::Read,
+    watch::{WatchFlag, watch},
 };
 use crate::{
     client::{BASE, Call, segment},
@@ -34,6 +35,8 @@ enum Verb {
         node: Option<String>,
         #[command(flatten)]
         read: Read,
+        #[command(flatten)]
+        flag: WatchFlag,
     },
     /// Show one instance
     #[command(visible_alias = "get")]
@@ -57,11 +60,14 @@ impl Instance {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         let client = session.client()?;
         match self.verb {
-            Verb::Ls { workload, node, read } => {
+            Verb::Ls { workload, node, read, flag } => {
                 let call = read
                     .get(format!("{BASE}/instances"))
                     .query_some("workload", workload)
                     .query_some("node", node);
+                if flag.watch {
+                    return watch::<Instances>(session, call).await;
+                }
                 let instances = output::by_name(client.list(call).await?);
                 output::print_list::<Instances>(session.format(), &instances)
             }

@@ -23,6 +23,7 @@ pub(crate) mod survey;
 pub(crate) mod token;
 mod version;
 mod wait;
+mod watch;
 mod workload;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};

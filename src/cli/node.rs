@@ -4,7 +4,11 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Session, session::Read};
+use super::{
+    Session,
+    session::Read,
+    watch::{WatchFlag, watch},
+};
 use crate::{
     client::{BASE, Call, segment},
     output::{self, Format, Outcome, Table, View, cell, human, number, text},
@@ -21,7 +25,12 @@ pub struct Node {
 enum Verb {
     /// List nodes
     #[command(visible_alias = "list")]
-    Ls(Read),
+    Ls {
+        #[command(flatten)]
+        read: Read,
+        #[command(flatten)]
+        flag: WatchFlag,
+    },
     /// Show one node
     #[command(visible_alias = "get")]
     Show {
@@ -62,8 +71,11 @@ impl Node {
     /// Runs the verb.
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
-            Verb::Ls(read) => {
+            Verb::Ls { read, flag } => {
                 let call = read.get(format!("{BASE}/nodes"));
+                if flag.watch {
+                    return watch::<Nodes>(session, call).await;
+                }
                 let nodes = output::by_name(session.client()?.list(call).await?);
                 output::print_list::<Nodes>(session.format(), &nodes)
             }

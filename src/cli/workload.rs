@@ -12,6 +12,7 @@ use super::{
     node::print_change,
     session::Read,
     wait::{Goal, Watch, instances, wait},
+    watch::{WatchFlag, watch},
 };
 use crate::{
     client::{BASE, Call, Client, segment},
@@ -31,7 +32,12 @@ enum Verb {
     Apply(Apply),
     /// List workloads
     #[command(visible_alias = "list")]
-    Ls(Read),
+    Ls {
+        #[command(flatten)]
+        read: Read,
+        #[command(flatten)]
+        flag: WatchFlag,
+    },
     /// Show one workload and its instances
     #[command(visible_alias = "get")]
     Show {
@@ -94,8 +100,11 @@ impl Workload {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
             Verb::Apply(apply) => apply.run(session).await,
-            Verb::Ls(read) => {
+            Verb::Ls { read, flag } => {
                 let call = read.get(format!("{BASE}/workloads"));
+                if flag.watch {
+                    return watch::<Workloads>(session, call).await;
+                }
                 let workloads = output::by_name(session.client()?.list(call).await?);
                 output::print_list::<Workloads>(session.format(), &workloads)
             }

@@ -20,6 +20,31 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// The same in columns that are as wide as those of earlier tables at least, for one that goes on.
+    #[must_use]
+    pub fn render_as(&self, widths: &mut Vec<usize>, has_header: bool) -> String {
+        let header: Vec<String> = self.header.iter().map(|cell| (*cell).to_owned()).collect();
+        let rows: Vec<&Vec<String>> =
+            has_header.then_some(&header).into_iter().chain(&self.rows).collect();
+        widths.resize(self.header.len().max(widths.len()), 0);
+        for row in &rows {
+            for (width, cell) in widths.iter_mut().zip(row.iter()) {
+                *width = (*width).max(cell.chars().count().max(1));
+            }
+        }
+        let mut text = String::new();
+        for row in rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(widths.iter()) {
+                let cell = if cell.is_empty() { "-" } else { cell };
+                line.push_str(&format!("{cell:<width$}  "));
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
     /// The text, one line a row, without spaces at line ends.
     #[must_use]
     pub fn render(&self) -> String {
@@ -40,6 +65,23 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_that_goes_on_keeps_its_columns() {
+        let mut widths = vec![];
+        let mut first = Table::new(&["NAME", "STATUS"]);
+        first.row(vec!["a-longer-name".into(), "ready".into()]);
+        let mut text = first.render_as(&mut widths, true);
+        assert_eq!(text, first.render(), "the first part is as any table");
+        let mut more = Table::new(&["NAME", "STATUS"]);
+        more.row(vec!["b".into(), String::new()]);
+        text.push_str(&more.render_as(&mut widths, false));
+        insta::assert_snapshot!(text, @r"
+        NAME           STATUS
+        a-longer-name  ready
+        b              -
+        ");
+    }
 
     #[test]
     fn columns_are_as_wide_as_they_need() {

@@ -22,7 +22,7 @@ pub use error::{Code, Error, Problem, Result};
 pub use id::{InstanceId, NodeId, SessionId, WorkloadId};
 pub use input::{Check, Nothing, Problems};
 pub use life::Running;
-pub use method::{Binding, Handler, Method, MethodKind, Resource, Verb};
+pub use method::{Binding, Handler, Method, MethodKind, Resource, Verb, Watched};
 pub use module::{
     Catalog, Finding, Migration, Module, Periodic, Reconciler, Run, Severity, ShardBy,
     StatusHandler, Sweep,

@@ -75,6 +75,17 @@ pub struct Binding {
     pub path: String,
 }
 
+/// How a list is watched.
+#[derive(Clone, Copy, Debug)]
+pub enum Watched {
+    /// By comparing its records by their id (or name), whenever a row of any table has changed. A record that changes
+    /// several times in a moment may be told once, as it is then.
+    Records,
+    /// Its records are numbered by `seq` and never change: what is new is read behind the last one, which this finds
+    /// in a view. Its input has a `cursor` whose text is a [`palisade_state::cursor::Cursor`].
+    Numbered(fn(&View) -> u64),
+}
+
 /// What a caller wants to act on, for authorization and audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resource {
@@ -150,6 +161,8 @@ pub struct Method {
     pub binding: Option<Binding>,
     /// Whether the answer is a list of records.
     pub list: bool,
+    /// How the list can be watched; absent: it cannot.
+    pub watched: Option<Watched>,
     /// The media type of a stream.
     pub media: &'static str,
     /// Whether it is in the audit chain although it writes nothing.
@@ -193,6 +206,7 @@ impl Method {
             action: action.to_owned(),
             binding: None,
             list: false,
+            watched: None,
             media: TEXT,
             audited: false,
             input: <SchemaGenerator>::subschema_for::<I>,
@@ -308,6 +322,13 @@ impl Method {
     #[must_use]
     pub fn list(mut self) -> Self {
         self.list = true;
+        self
+    }
+
+    /// Its list can be watched.
+    #[must_use]
+    pub fn watched(mut self, how: Watched) -> Self {
+        self.watched = Some(how);
         self
     }
 

@@ -22,6 +22,7 @@ mod propose;
 mod rest;
 mod serve;
 mod stop;
+mod watch;
 
 pub use envelope::Envelope;
 pub use gateway::GatewayOptions;

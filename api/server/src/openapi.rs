@@ -104,6 +104,9 @@ fn operation(route: &Route, input: &Value, output: &Value, definitions: &Value) 
     if method.list {
         shared.extend(["limit", "cursor"].iter().filter(|name| !properties.contains_key(**name)));
     }
+    if method.watched.is_some() {
+        shared.extend(["watch", "lastEventId", "lastEventIdHeader"]);
+    }
     list.extend(shared.iter().map(|n| json!({"$ref": format!("#/components/parameters/{n}")})));
     let mut operation = json!({
         "operationId": route.id,
@@ -156,6 +159,13 @@ fn success(method: &Method, output: &Value, definitions: &Value) -> Value {
         return json!({"description": "Bytes as they come.", "content": content});
     }
     let schema = if method.list { list_schema(output, definitions) } else { output.clone() };
+    let mut content = json!({ "application/json": { "schema": schema } });
+    if let (true, Some(content)) = (method.watched.is_some(), content.as_object_mut()) {
+        let events = "With watch=true: events `put` (a record), `delete` (its id), `reset` (what was told is void, the \
+                      list follows), `mark` (its id is where to go on) and `end` (a problem).";
+        let schema = json!({"type": "string", "description": events});
+        content.insert("text/event-stream".to_owned(), json!({ "schema": schema }));
+    }
     json!({
         "description": "Done.",
         "headers": {
@@ -165,7 +175,7 @@ fn success(method: &Method, output: &Value, definitions: &Value) -> Value {
                 "description": "The revision that the answer reflects.",
             },
         },
-        "content": { "application/json": { "schema": schema } },
+        "content": content,
     })
 }
 
@@ -201,6 +211,9 @@ fn parameters() -> Value {
         "atRevision": query("atRevision", json!({"type": "integer"}), "Wait until the replica has this revision."),
         "limit": query("limit", json!({"type": "integer", "minimum": 1, "maximum": envelope::LIMIT_MAX, "default": envelope::LIMIT_DEFAULT}), "Records at most."),
         "cursor": query("cursor", json!({"type": "string"}), "The `nextCursor` of the part before."),
+        "watch": query("watch", json!({"type": "boolean"}), "Go on with what changes in the list, as server-sent events."),
+        "lastEventId": query("lastEventId", json!({"type": "string"}), "As the header `Last-Event-ID`, which counts before it."),
+        "lastEventIdHeader": head("Last-Event-ID", "For a watch: the id of the last event that was seen; it goes on behind it."),
     })
 }
 

@@ -10,3 +10,4 @@ mod gateway;
 mod limits;
 mod rest;
 mod support;
+mod watch;

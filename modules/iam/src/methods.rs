@@ -3,6 +3,7 @@
 
 use palisade_contract::{
     Check, Code, Error, Finding, Method, MethodContext, Problems, Resource, Result, Severity, Verb,
+    Watched,
     id::{NAME_RULE, is_name},
     input::{Nothing, nearest},
 };
@@ -159,6 +160,7 @@ pub(crate) fn methods() -> Vec<Method> {
             .summary("Lists the API tokens, without secrets.")
             .rest(Verb::Get, "/api-tokens")
             .list()
+            .watched(Watched::Records)
             .on(on),
         Method::mutation("apiTokens", "revoke", "compute:api-tokens:write", revoke)
             .summary("Takes an API token back, at once.")

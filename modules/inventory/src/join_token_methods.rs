@@ -2,7 +2,7 @@
 //! secret reaches a log, an audit record, an idempotency record or state.
 
 use palisade_contract::{
-    Check, Code, Error, Method, MethodContext, NodeId, Problems, Resource, Result, Verb,
+    Check, Code, Error, Method, MethodContext, NodeId, Problems, Resource, Result, Verb, Watched,
     id::{NAME_RULE, is_name},
     input::Nothing,
 };
@@ -166,6 +166,7 @@ pub(crate) fn methods() -> Vec<Method> {
             .summary("Lists the join tokens, without secrets.")
             .rest(Verb::Get, "/join-tokens")
             .list()
+            .watched(Watched::Records)
             .on(on),
         Method::mutation("joinTokens", "revoke", "compute:join-tokens:write", revoke)
             .summary("Takes a join token back; nodes that it made stay.")

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use palisade_contract::{
-    Check, Code, Error, Method, MethodContext, NodeId, Resource, Result, Verb,
+    Check, Code, Error, Method, MethodContext, NodeId, Resource, Result, Verb, Watched,
     node::{HostFacts, Node, NodePhase},
     ports::NodeCapacity,
 };
@@ -124,6 +124,7 @@ pub(crate) fn methods() -> Vec<Method> {
             .summary("Lists the nodes.")
             .rest(Verb::Get, "/nodes")
             .list()
+            .watched(Watched::Records)
             .on(one),
         Method::query("nodes", "get", "compute:nodes:read", get)
             .summary("Shows a node.")

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     fields,
-    method::{Binding, Method, Verb},
+    method::{Binding, Method, MethodKind, Verb},
     module::{CommandKind, EXTENSION_KINDS, Extension, Module},
 };
 
@@ -194,6 +194,11 @@ impl Taken {
                 let action = &method.action;
                 return Err(format!(
                     "method {name} needs action {action}, which its catalog does not list"
+                ));
+            }
+            if method.watched.is_some() && !(method.list && method.kind == MethodKind::Query) {
+                return Err(format!(
+                    "method {name} is watched, and is not a query that answers a list"
                 ));
             }
             self.route(module, &method)?;

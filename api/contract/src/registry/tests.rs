@@ -356,6 +356,10 @@ fn bad_routes() -> Vec<Bad> {
             "module pets: method pets.list is registered twice",
         ),
         (
+            with_method(list().watched(crate::Watched::Records)),
+            "module pets: method pets.list is watched, and is not a query that answers a list",
+        ),
+        (
             vec![Fake {
                 methods: vec![
                     list().rest(Verb::Get, "/pets"),

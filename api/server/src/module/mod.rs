@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use palisade_contract::{
     Catalog, Context, Error, Finding, Method, MethodContext, Module, Nothing, Registry, Resource,
-    Result, Severity, Verb,
+    Result, Severity, Verb, Watched,
 };
 use palisade_state::{View, limits::IDEMPOTENCY_MAX};
 use schemars::JsonSchema;
@@ -163,11 +163,13 @@ impl Module for ServerModule {
                 .summary("Events in commit order.")
                 .rest(Verb::Get, "/events")
                 .list()
+                .watched(Watched::Numbered(View::last_event))
                 .on(|_| Resource::cluster("event", "")),
             Method::query("audit", "list", AUDIT_READ, audit)
                 .summary("Records of the audit chain in order.")
                 .rest(Verb::Get, "/audit")
                 .list()
+                .watched(Watched::Numbered(View::last_audit))
                 .on(|_| Resource::cluster("audit", "")),
             Method::query("audit", "verify", AUDIT_READ, verify)
                 .summary("Checks the audit chain as far as this replica keeps it.")

@@ -8,6 +8,8 @@ mod body;
 mod health;
 mod request;
 mod routes;
+mod sse;
+mod watching;
 
 use std::{
     panic::AssertUnwindSafe,
@@ -35,6 +37,7 @@ use crate::{
     json, openapi,
     pki::Peer,
     problem,
+    watch::Feeds,
 };
 
 pub(crate) use body::{Body, BoxError, full, holding, stream};
@@ -51,6 +54,7 @@ pub(crate) struct Rest {
     sessions: Arc<Sessions>,
     in_flight: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    feeds: Arc<Feeds>,
     stopping: crate::stop::Stop,
     /// Whether the tables are up to date.
     open: Arc<AtomicBool>,
@@ -95,6 +99,7 @@ impl Rest {
             openapi: serde_json::to_vec_pretty(&document).map_err(Error::internal)?.into(),
             in_flight: Arc::new(Semaphore::new(limits.in_flight_max)),
             streams: Arc::new(Semaphore::new(limits.streams_max)),
+            feeds: Arc::default(),
             envelope,
             limits,
             metrics,
@@ -189,12 +194,17 @@ impl Rest {
     {
         let headers = &incoming.parts.headers;
         let credential = request::credential(headers, incoming.peer)?;
-        let caller = Caller::Credential(credential);
+        let caller = Caller::Credential(credential.clone());
         let who = self.envelope.authenticate(caller, query.consistency).await?;
         let (route, parameters) = match self.routes.find(&incoming.parts.method, below)? {
             Found::Method(route, parameters) => (route, parameters),
             Found::OtherVerbs(allow) => return self.other_verb(incoming, allow),
         };
+        let last_event_id = request::last_event_id(headers, &query)?;
+        if query.watch {
+            let watched = watching::Asked { route, parameters, credential, who, last_event_id };
+            return self.watch(incoming, watched, query, body).await;
+        }
         let options = CallOptions {
             request_id: incoming.request_id.to_owned(),
             idempotency_key: request::idempotency_key(headers)?,

@@ -65,6 +65,10 @@ pub(crate) struct Query {
     /// It was said.
     has_consistency: bool,
     pub(crate) page: Page,
+    /// Go on with what changes in the list.
+    pub(crate) watch: bool,
+    /// The id of the last event that a watcher has seen.
+    pub(crate) last_event_id: Option<String>,
     pub(crate) fields: Vec<(String, String)>,
 }
 
@@ -127,11 +131,15 @@ fn set_consistency(query: &mut Query, consistency: Consistency, problems: &mut P
 
 fn read_parameter(query: &mut Query, name: String, value: String, problems: &mut Problems) {
     match name.as_str() {
-        "dryRun" => match value.as_str() {
-            "true" | "" => query.dry_run = true,
-            "false" => query.dry_run = false,
-            _ => problems.add("/dryRun", "must be true or false"),
-        },
+        "dryRun" | "watch" => {
+            let flag = if name == "watch" { &mut query.watch } else { &mut query.dry_run };
+            match value.as_str() {
+                "true" | "" => *flag = true,
+                "false" => *flag = false,
+                _ => problems.add(format!("/{name}"), "must be true or false"),
+            }
+        }
+        "lastEventId" => query.last_event_id = Some(value),
         "consistency" => match value.as_str() {
             "local" => set_consistency(query, Consistency::Local, problems),
             "linearizable" => set_consistency(query, Consistency::Linearizable, problems),
@@ -184,6 +192,24 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>> {
                 "the Idempotency-Key header must be 1 to {KEY_BYTES_MAX} visible characters without quotes and backslashes"
             ),
         ))
+    }
+}
+
+/// The id of the last event that a watcher has seen: the header, which is sent by itself when a browser comes back,
+/// counts before the query.
+///
+/// # Errors
+/// `INVALID_INPUT` when there is one and it is no watch.
+pub(crate) fn last_event_id(headers: &HeaderMap, query: &Query) -> Result<Option<String>> {
+    let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
+    let id = header.map(str::to_owned).or_else(|| query.last_event_id.clone());
+    match id {
+        Some(_) if !query.watch => {
+            Err(invalid("/lastEventId", "is for a watch alone: add watch=true"))
+        }
+        // An EventSource that has seen none yet.
+        Some(id) if id.is_empty() => Ok(None),
+        id => Ok(id),
     }
 }
 

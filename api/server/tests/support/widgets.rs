@@ -3,7 +3,7 @@
 use futures::{StreamExt, stream};
 use palisade_contract::{
     Catalog, Check, Error, Method, MethodContext, Module, Nothing, Problems, Resource, Result,
-    Verb, method::ByteStream,
+    Verb, Watched, method::ByteStream,
 };
 use palisade_state::{Table, Tx, View};
 use schemars::JsonSchema;
@@ -88,6 +88,11 @@ fn create(_: &MethodContext, tx: &mut Tx, input: Create) -> Result<WidgetRecord>
     Ok(WidgetRecord { widget, revision: 0 })
 }
 
+fn remove(_: &MethodContext, tx: &mut Tx, input: One) -> Result<String> {
+    tx.delete(&WIDGETS, &input.widget)?;
+    Ok(input.widget)
+}
+
 fn get(_: &MethodContext, view: &View, input: One) -> Result<WidgetRecord> {
     let found = WIDGETS.get(view, &input.widget)?;
     let found = found.ok_or_else(|| Error::not_found("widget", &input.widget))?;
@@ -124,7 +129,14 @@ impl Module for Widgets {
     fn methods(&self) -> Vec<Method> {
         let (read, write) = ("compute:widgets:read", "compute:widgets:write");
         vec![
-            Method::query("widgets", "list", read, list).rest(Verb::Get, "/widgets").list().on(on),
+            Method::query("widgets", "list", read, list)
+                .rest(Verb::Get, "/widgets")
+                .list()
+                .watched(Watched::Records)
+                .on(on),
+            Method::mutation("widgets", "remove", write, remove)
+                .rest(Verb::Delete, "/widgets/{widget}")
+                .on(on),
             Method::query("widgets", "get", read, get).rest(Verb::Get, "/widgets/{widget}").on(on),
             Method::mutation("widgets", "put", write, put)
                 .rest(Verb::Put, "/widgets/{widget}")

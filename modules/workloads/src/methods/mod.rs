@@ -6,7 +6,7 @@ mod instances;
 mod plan;
 mod read;
 
-use palisade_contract::{Check, Method, Resource, Verb};
+use palisade_contract::{Check, Method, Resource, Verb, Watched};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -133,6 +133,7 @@ pub fn all() -> Vec<Method> {
             .summary("Lists the workloads.")
             .rest(Verb::Get, "/workloads")
             .list()
+            .watched(Watched::Records)
             .on(workload),
         Method::query("workloads", "get", "compute:workloads:read", read::get)
             .summary("Shows a workload.")
@@ -163,6 +164,7 @@ pub fn all() -> Vec<Method> {
             .summary("Lists the instances, of all workloads or of one.")
             .rest(Verb::Get, "/instances")
             .list()
+            .watched(Watched::Records)
             .on(resource("instance")),
         Method::query("instances", "get", "compute:instances:read", instances::get)
             .summary("Shows an instance.")

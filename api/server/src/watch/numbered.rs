@@ -1,0 +1,136 @@
+//! Watching lists whose records are numbered: events and the audit chain.
+
+use futures::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
+use palisade_contract::{Code, Error, Handler, Result};
+use palisade_state::{View, Watch, WatchEvent, cursor::Cursor};
+use serde_json::Value;
+
+use super::{Batch, Told, Watcher, Woken, end, stopped, woken};
+use crate::stop::Stop;
+
+/// Records that are told at once.
+const TOGETHER: u64 = 500;
+
+struct State {
+    watcher: Watcher,
+    changes: Watch,
+    last: fn(&View) -> u64,
+    stopping: Stop,
+    /// Behind which record it goes on; none: it begins as its input says.
+    cursor: Option<String>,
+    /// There may be something to read.
+    due: bool,
+    ended: bool,
+}
+
+pub(super) fn watch(
+    watcher: Watcher,
+    last: fn(&View) -> u64,
+    stopping: Stop,
+) -> BoxStream<'static, Batch> {
+    let changes = watcher.context.store.watch();
+    let cursor = watcher.input.get("cursor").and_then(Value::as_str).map(str::to_owned);
+    let state = State { watcher, changes, last, stopping, cursor, due: true, ended: false };
+    stream::unfold(state, next).boxed()
+}
+
+async fn next(mut state: State) -> Option<(Batch, State)> {
+    if state.ended {
+        return None;
+    }
+    loop {
+        let mut batch = vec![];
+        let waiting = std::iter::from_fn(|| state.changes.try_next()).count();
+        let view = state.watcher.context.store.view();
+        if std::mem::take(&mut state.due) || waiting > 0 {
+            batch = state.read(&view).unwrap_or_else(|error| vec![end(error)]);
+        }
+        if batch.is_empty() {
+            let changed = async {
+                if let Some(WatchEvent::Changed(_) | WatchEvent::Reset) = state.changes.next().await
+                {
+                    return;
+                }
+                // The store has stopped, and the server is about to.
+                std::future::pending::<()>().await;
+            };
+            match woken(&state.watcher.context, &state.stopping, changed).await {
+                Woken::Changed => {
+                    state.due = true;
+                    continue;
+                }
+                Woken::Late => batch.push(Told::Alive),
+                Woken::Stopped => batch.push(stopped()),
+            }
+        }
+        if let Err(refused) = state.watcher.may_go_on(&view) {
+            batch = vec![end(refused)];
+        }
+        state.ended = matches!(batch.last(), Some(Told::End(_)));
+        return Some((batch, state));
+    }
+}
+
+/// Whether it is the cursor that is refused: what is behind it has left memory, or belongs to another cluster.
+fn is_about_the_cursor(error: &Error) -> bool {
+    error.code == Code::InvalidInput
+        && error.problems.iter().all(|problem| problem.pointer == "/cursor")
+}
+
+impl State {
+    /// What is new, with a mark behind it.
+    fn read(&mut self, view: &View) -> Result<Batch> {
+        let is_first = self.cursor.is_none();
+        let mut batch = vec![];
+        let page = match self.page(view) {
+            Err(refused) if !is_first && is_about_the_cursor(&refused) => {
+                batch.push(Told::Reset);
+                self.cursor = None;
+                self.page(view)?
+            }
+            page => page?,
+        };
+        let Value::Object(mut page) = page else {
+            return Err(Error::internal("a list method answered no list"));
+        };
+        let Some(Value::Array(items)) = page.remove("items") else {
+            return Err(Error::internal("a list method answered no items"));
+        };
+        for item in &items {
+            batch.push(Told::Put(serde_json::to_vec(item).map_err(Error::internal)?.into()));
+        }
+        let next = match page.remove("nextCursor") {
+            Some(Value::String(next)) => {
+                self.due = true;
+                next
+            }
+            _ => Cursor::at(view, (self.last)(view)).to_string(),
+        };
+        if !batch.is_empty() || self.cursor.is_none() {
+            batch.push(Told::Mark(next.clone()));
+        }
+        self.cursor = Some(next);
+        Ok(batch)
+    }
+
+    fn page(&self, view: &View) -> Result<Value> {
+        let Handler::Query(run) = &self.watcher.route.method.handler else {
+            return Err(Error::internal("what is watched is no query"));
+        };
+        let mut input = self.watcher.input.clone();
+        if let Some(fields) = input.as_object_mut() {
+            match &self.cursor {
+                Some(cursor) => {
+                    fields.insert("cursor".to_owned(), cursor.as_str().into());
+                    fields.insert("limit".to_owned(), TOGETHER.into());
+                    fields.remove("from");
+                }
+                None => drop(fields.remove("cursor")),
+            }
+        }
+        run(&self.watcher.method_context(), view, input)
+    }
+}
