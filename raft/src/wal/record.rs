@@ -239,5 +239,10 @@ pub(super) fn find_in(rest: &[u8], number: u64, offset: u32) -> Found<'_> {
     if hasher.finalize() != crc {
         return Found::Bad("the record's checksum is wrong");
     }
+    // No checksum of its own covers them, and the segment's does.
+    let padding = rest.get(len as usize..padded(len as usize) - HEAD).unwrap_or_default();
+    if padding.iter().any(|byte| *byte != 0) {
+        return Found::Bad("the record's padding is not zeros");
+    }
     Found::Record(Framed { synced, kind, body })
 }

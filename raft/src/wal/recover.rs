@@ -3,6 +3,7 @@
 //! * W1 Everything that was acknowledged is in what is recovered, or the log is refused with a file and an offset.
 //! * W2 Only bytes of the last segment that no sync had covered are ever cut; then they are overwritten
 //!   with zeros, durably, before anything is appended, so they cannot come back.
+//!   They are read twice before: what a disk once answers wrongly is no reason to cut.
 //! * W3 What is recovered is durable before it is reported: bytes behind the witness's mark are written
 //!   and synced again, because after a failed sync the page cache may show what the disk does not have.
 
@@ -273,6 +274,11 @@ fn read_last(
 ) -> Result<(Last, Option<Cut>), WalError> {
     let open = || files.open(path).and_then(|file| Ok((file.read_all()?, file)));
     let (bytes, file) = open().map_err(WalError::io("read", path))?;
+    // The next segment will vouch for what was read here, all of it: what no record covers is looked at anew.
+    let again = Header::decode(&bytes, path, header.number, bytes.len() as u64, header.identity)?;
+    if again.state != header.state {
+        return Err(WalError::corrupt(path, 0, "its header is another than a moment ago"));
+    }
     let (end, why) = replay.scan(&bytes, path, header.number, bytes.len())?;
     let marked = if mark.segment == header.number { mark.offset } else { HEADER };
     if marked > end as u64 {
@@ -285,6 +291,13 @@ fn read_last(
             "{why}, although a sound record at byte {proof} proves that it had been durable"
         );
         return Err(WalError::corrupt(path, end as u64, what));
+    }
+    if data_end > end {
+        let reread = file.read_all().map_err(WalError::io("read", path))?;
+        if reread != bytes {
+            let what = "two readings of it differ: check the disk, then start again";
+            return Err(WalError::corrupt(path, end as u64, what));
+        }
     }
     let again = bytes.get(marked as usize..end).unwrap_or_default();
     let settle = || {

@@ -3,6 +3,7 @@ mod damage;
 mod driver;
 mod kills;
 mod log;
+mod misreads;
 mod reader;
 
 use std::path::{Path, PathBuf};
