@@ -88,11 +88,15 @@ fn log(is_torn: bool) -> (MemFiles, usize, Vec<EntryRecord>) {
     let (mut wal, _) = open(&files);
     let appended: Vec<EntryRecord> =
         (1..=6).map(|index| sized(1, index, 30 + index as usize)).collect();
+    let mut before_last = vec![];
     for entry in &appended {
+        before_last = files.read(&witness::path(dir())).unwrap();
         wal.append(&[vote(1, 3), Record::Append(vec![entry.clone()])]).unwrap();
         wal.commit(true).unwrap();
     }
     drop(wal);
+    // The witness is synced later than the log: a power cut may leave it behind.
+    files.damage(&witness::path(dir()), |bytes| *bytes = before_last.clone()).unwrap();
     let content = files.read(&segment(1)).unwrap();
     let end = content.iter().rposition(|byte| *byte != 0).unwrap() + 1;
     if is_torn {
@@ -135,7 +139,7 @@ fn survives(read: usize, bit: usize, is_torn: bool) {
 fn what_was_misread_once_is_never_vouched_for() {
     let (_, end, _) = log(false);
     // The first reading is of the header, the second of all.
-    for bit in (0..end * 8).step_by(3) {
+    for bit in (0..end * 8).step_by(7) {
         survives(0, bit.min(super::super::segment::HEADER as usize * 8 - 1), false);
         survives(1, bit, false);
     }
@@ -144,7 +148,7 @@ fn what_was_misread_once_is_never_vouched_for() {
 #[test]
 fn what_was_misread_once_is_never_cut() {
     let (_, end, _) = log(true);
-    for bit in (0..(end + 40) * 8).step_by(5) {
+    for bit in (0..(end + 40) * 8).step_by(9) {
         survives(1, bit, true);
         survives(2, bit, true);
     }
