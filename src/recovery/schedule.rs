@@ -13,6 +13,7 @@ use std::{
 use futures::future::BoxFuture;
 use palisade_contract::{
     Code, Error, Finding, Periodic, ReconcileContext, Reconciler, Result, Run, Severity, ShardBy,
+    time::rfc3339,
 };
 use palisade_raft::backup::{BackupHead, Info, write_backup};
 use palisade_state::{Table, View};
@@ -254,11 +255,6 @@ pub(super) struct Backed {
     overdue: bool,
 }
 
-fn time(ms: u64) -> String {
-    let ms = i64::try_from(ms).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(ms).map(|at| at.to_string()).unwrap_or_default()
-}
-
 /// What became of the schedule, for people who ask.
 pub(super) fn backed(view: &View, config: Option<&BackupConfig>) -> Result<Backed> {
     let (row, now_ms) = (read(view)?, view.clock().now_ms);
@@ -267,12 +263,12 @@ pub(super) fn backed(view: &View, config: Option<&BackupConfig>) -> Result<Backe
         target: config.map(target),
         overdue: config.is_some_and(|config| is_overdue(&row, now_ms, config)),
         last: row.good_ms.map(|_| Good {
-            at: time(row.good_at_ms),
+            at: rfc3339(row.good_at_ms),
             file: row.file.clone(),
             bytes: row.bytes,
             replica: row.replica,
         }),
-        failure: row.failed_ms.map(|_| Failed { at: time(row.failed_at_ms), error: row.error }),
+        failure: row.failed_ms.map(|_| Failed { at: rfc3339(row.failed_at_ms), error: row.error }),
     })
 }
 
@@ -380,7 +376,7 @@ mod tests {
         let proposed = store.propose(tx.build().unwrap().into());
         futures::executor::block_on(proposed).unwrap();
         let told = backed(&store.view(), Some(&config)).unwrap();
-        assert_eq!(told.last.unwrap().at, "2023-11-14T22:13:20Z");
+        assert_eq!(told.last.unwrap().at, "2023-11-14T22:13:20.000Z");
         assert_eq!(told.failure.unwrap().error, "no room");
         assert!(!told.overdue && is_overdue(&row, 50 * HOUR, &config));
     }

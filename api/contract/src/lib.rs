@@ -16,6 +16,7 @@ pub mod node;
 pub mod node_spec;
 pub mod ports;
 pub mod registry;
+pub mod time;
 
 pub use context::{Cancelled, Context, MethodContext, Principal, ReconcileContext};
 pub use error::{Code, Error, Problem, Result};

@@ -129,8 +129,4 @@ pub(crate) fn mint_id(rt: &dyn Runtime) -> String {
         .collect()
 }
 
-/// Wall-clock milliseconds as RFC 3339, in UTC.
-pub(crate) fn rfc3339(wall_ms: u64) -> String {
-    let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(ms).unwrap_or(jiff::Timestamp::MAX).to_string()
-}
+pub(crate) use palisade_contract::time::rfc3339;

@@ -260,8 +260,4 @@ pub fn version_key(workload: &WorkloadId, version: u64) -> String {
     format!("{workload}/{version:012}")
 }
 
-/// A moment as records show it.
-pub fn rfc3339(wall_ms: u64) -> String {
-    let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(ms).unwrap_or(jiff::Timestamp::MAX).to_string()
-}
+pub use palisade_contract::time::rfc3339;

@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures::StreamExt;
+use palisade_contract::time::rfc3339;
 use palisade_raft::backup::{BackupReader, Checker, Info};
 use serde_json::{Value, json};
 
@@ -103,11 +104,6 @@ async fn write(client: &Client, path: &Path) -> Outcome<Info> {
     Ok(info)
 }
 
-fn time(ms: u64) -> String {
-    let ms = i64::try_from(ms).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(ms).map_or_else(|_| "-".to_owned(), |time| time.to_string())
-}
-
 /// What a backup holds, as a document.
 pub(super) fn document(file: &Path, info: &Info) -> Value {
     let head = &info.head;
@@ -115,7 +111,7 @@ pub(super) fn document(file: &Path, info: &Info) -> Value {
         "file": file.display().to_string(), "bytes": info.file_bytes, "sha256": hex::encode(info.sha256),
         "cluster": head.cluster, "lineage": head.lineage, "epoch": head.epoch,
         "term": head.term, "index": head.index, "revision": head.revision,
-        "createdAt": time(head.created_ms), "palisade": head.palisade, "backupKey": head.ca_key.key_id,
+        "createdAt": rfc3339(head.created_ms), "palisade": head.palisade, "backupKey": head.ca_key.key_id,
         "tables": head.tables, "members": head.members,
     })
 }
@@ -138,7 +134,7 @@ pub(super) fn page(file: &Path, info: &Info) -> String {
     let mut page = String::new();
     for (label, value) in [
         ("Backup", file.display().to_string()),
-        ("Made", format!("{} by palisade {}", time(head.created_ms), head.palisade)),
+        ("Made", format!("{} by palisade {}", rfc3339(head.created_ms), head.palisade)),
         ("Cluster", head.cluster.clone()),
         ("Lineage", head.lineage.clone()),
         ("Epoch", head.epoch.to_string()),

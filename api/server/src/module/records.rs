@@ -146,10 +146,7 @@ pub(super) struct Verified {
     broken_at: Option<u64>,
 }
 
-pub(super) fn time(ms: u64) -> String {
-    let ms = i64::try_from(ms).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(ms).map(|at| at.to_string()).unwrap_or_default()
-}
+pub(super) use palisade_contract::time::rfc3339 as time;
 
 pub(super) fn events(_: &MethodContext, view: &View, input: From) -> Result<Records<EventRecord>> {
     let (from, limit) = input.window(view, view.first_event(), view.last_event())?;

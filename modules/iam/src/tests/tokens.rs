@@ -169,7 +169,7 @@ fn no_record_shows_the_hash_of_a_secret() {
     assert_eq!(listed.as_array().unwrap().len(), 2);
     assert!(!listed.to_string().contains(&hash(2)));
     let ci = listed.as_array().unwrap().iter().find(|token| token["name"] == "ci").unwrap();
-    assert_eq!(ci["expiresAt"], "2023-11-14T22:14:20Z");
+    assert_eq!(ci["expiresAt"], "2023-11-14T22:14:20.000Z");
     assert_eq!(ci["createdBy"], "user/ada");
 }
 

@@ -16,7 +16,7 @@ fn a_node_is_shown_as_a_record() {
             "phase": "ready", "replica": 7, "address": "10.0.0.7", "message": "",
         })
     );
-    assert_eq!(shown["joinedAt"], "2023-11-14T22:13:20Z");
+    assert_eq!(shown["joinedAt"], "2023-11-14T22:13:20.000Z");
     assert_eq!((&shown["capacity"], &shown["allocations"]), (&json!({}), &json!(0)));
     assert!(shown["revision"].as_u64().unwrap() > 0);
     assert!(shown.get("keys").is_none());
@@ -115,7 +115,7 @@ fn a_token_record_tells_its_end_and_no_secret() {
     let made = world
         .call("joinTokens.create", json!({"secretSha256": key("s"), "ttlSeconds": 60}))
         .unwrap();
-    assert_eq!(made["expiresAt"], "2023-11-14T22:14:20Z");
+    assert_eq!(made["expiresAt"], "2023-11-14T22:14:20.000Z");
     assert_eq!((&made["pool"], &made["status"]), (&json!("default"), &json!("active")));
     assert_eq!(made["id"].as_str().unwrap().len(), 16);
     assert!(!made.to_string().contains(&key("s")));
