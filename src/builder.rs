@@ -94,6 +94,8 @@ impl Builder {
 
 #[cfg(test)]
 mod example;
+#[cfg(test)]
+mod matrix;
 
 #[cfg(test)]
 mod tests {

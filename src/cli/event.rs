@@ -61,13 +61,17 @@ struct Window {
     /// Show so many of the newest
     #[arg(long, value_name = "COUNT", conflicts_with = "from")]
     last: Option<u64>,
+    /// Show only this tenant's [default: the tenant that you are bound to]
+    #[arg(long)]
+    tenant: Option<String>,
 }
 
 impl Window {
     async fn read(&self, session: &Session, what: &str) -> Outcome<Vec<Value>> {
         let call = Call::get(format!("{BASE}/{what}"))
             .query_some("from", self.from)
-            .query_some("limit", self.last);
+            .query_some("limit", self.last)
+            .query_some("tenant", self.tenant.as_ref());
         Ok(session.client()?.list(call).await?)
     }
 }
@@ -105,7 +109,9 @@ impl Audit {
 }
 
 async fn verify(session: &Session) -> Outcome {
-    let window = Window { from: Some(0), last: None };
+    // Whoever is bound to a tenant sees no whole chain, and is refused here.
+    session.client()?.call(Call::get(format!("{BASE}/audit/verify"))).await?;
+    let window = Window { from: Some(0), last: None, tenant: None };
     let records = window.read(session, "audit").await?;
     let checked = check_chain(&records)?;
     match session.format() {

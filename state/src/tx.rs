@@ -321,6 +321,14 @@ impl Tx {
         });
     }
 
+    /// The tenant of whom all of its events tell; empty: the cluster, several, or there are no events.
+    #[must_use]
+    pub fn tenant_told(&self) -> &str {
+        let mut tenants = self.txn.events.iter().map(|event| event.tenant.as_str());
+        let first = tenants.next().unwrap_or_default();
+        if tenants.all(|tenant| tenant == first) { first } else { "" }
+    }
+
     /// Chains an audit record.
     pub fn audit(&mut self, draft: AuditDraft) {
         self.txn.audit = Some(draft);

@@ -167,7 +167,7 @@ impl View {
     }
 
     /// Events from a sequence number on.
-    pub fn events(&self, from: u64) -> impl Iterator<Item = (u64, &Event)> {
+    pub fn events(&self, from: u64) -> impl DoubleEndedIterator<Item = (u64, &Event)> {
         self.0.outbox.events.range(from..).map(|(seq, event)| (*seq, event))
     }
 
@@ -202,7 +202,7 @@ impl View {
     }
 
     /// Audit records from a sequence number on.
-    pub fn audit(&self, from: u64) -> impl Iterator<Item = &AuditRecord> {
+    pub fn audit(&self, from: u64) -> impl DoubleEndedIterator<Item = &AuditRecord> {
         self.0.audit.records.range(from..).map(|(_, record)| record)
     }
 

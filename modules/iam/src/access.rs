@@ -77,9 +77,15 @@ pub(crate) fn authorize(principal: &Principal, action: &str, resource: &Resource
         Code::AccessDenied,
         format!("{} ({roles}{within}) may not {action} on {resource}", principal.name),
     )
-    .hint(if principal.tenant.is_empty() {
+    .hint(hint(&principal.tenant, &resource.tenant)))
+}
+
+fn hint(bound: &str, owner: &str) -> String {
+    if bound.is_empty() || bound == owner {
         "ask a cluster-admin for a token with a role that may".to_owned()
+    } else if owner.is_empty() {
+        format!("it is the cluster's: only who is bound to no tenant may, and you are to {bound}")
     } else {
-        format!("name the tenant in the request: {}", principal.tenant)
-    }))
+        format!("you are bound to tenant {bound}: name that one, or none")
+    }
 }

@@ -29,8 +29,10 @@ const GUARDED_AREAS: [&str; 9] = [
     "tenants",
 ];
 
-/// Actions on no particular thing, which everybody may who has a role.
-const FOR_EVERYBODY: [&str; 2] = ["compute:auth:read", "compute:system:read"];
+/// Actions that everybody may who has a role, also who is bound to a tenant, because what they tell is no
+/// tenant's and no secret: who the caller is and what it may, which version answers, and how to trust the cluster.
+const FOR_EVERYBODY: [&str; 3] =
+    ["compute:auth:read", "compute:version:read", "compute:trust:read"];
 
 impl Role {
     /// Its name.

@@ -4,7 +4,6 @@
 use palisade_contract::{
     Check, Code, Error, Method, MethodContext, NodeId, Problems, Resource, Result, Verb, Watched,
     id::{NAME_RULE, is_name},
-    input::Nothing,
 };
 use palisade_state::{Tx, View};
 use schemars::JsonSchema;
@@ -108,7 +107,15 @@ fn check_expect(expect: &Expect, uses: u32, at: &str, problems: &mut Problems) {
 }
 
 /// Input of `joinTokens.list`.
-pub type ListTokens = Nothing;
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ListTokens {
+    /// Only tokens whose nodes are this tenant's.
+    #[serde(default)]
+    pub tenant: Option<String>,
+}
+
+impl Check for ListTokens {}
 
 /// Input of `joinTokens.revoke`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -116,6 +123,9 @@ pub type ListTokens = Nothing;
 pub struct RevokeToken {
     /// Its id.
     pub token: String,
+    /// The tenant that it must belong to.
+    #[serde(default)]
+    pub tenant: Option<String>,
 }
 
 impl Check for RevokeToken {}
@@ -221,14 +231,24 @@ fn forget_old(tx: &mut Tx, newest: &str) -> Result<()> {
     Ok(())
 }
 
-fn list(_cx: &MethodContext, view: &View, _input: ListTokens) -> Result<Vec<TokenRecord>> {
+fn list(_cx: &MethodContext, view: &View, input: ListTokens) -> Result<Vec<TokenRecord>> {
     let now_ms = view.clock().now_ms;
-    let all = JOIN_TOKENS.all(view)?.into_iter();
-    Ok(all.map(|(_, found)| record(&found.value, now_ms, found.stamp.modified_rev)).collect())
+    let mut all = JOIN_TOKENS.all(view)?;
+    all.retain(|(_, found)| within(input.tenant.as_ref(), &found.value));
+    Ok(all
+        .into_iter()
+        .map(|(_, found)| record(&found.value, now_ms, found.stamp.modified_rev))
+        .collect())
+}
+
+fn within(tenant: Option<&String>, row: &TokenRow) -> bool {
+    tenant.is_none_or(|tenant| *tenant == row.tenant)
 }
 
 fn revoke(cx: &MethodContext, tx: &mut Tx, input: RevokeToken) -> Result<TokenRecord> {
-    let found = tx.get_versioned(&JOIN_TOKENS, &input.token)?.ok_or_else(|| {
+    let found = tx.get_versioned(&JOIN_TOKENS, &input.token)?;
+    let found = found.filter(|found| within(input.tenant.as_ref(), &found.value));
+    let found = found.ok_or_else(|| {
         Error::not_found("join token", &input.token)
             .hint("`palisade token ls` shows all; a token's id is the part between its dots")
     })?;

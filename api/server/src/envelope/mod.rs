@@ -38,6 +38,9 @@ pub use page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 pub(crate) use route::routes as routes_of;
 pub use route::{FieldKind, Route};
 
+/// The field of an input that says whose things it is about.
+const TENANT: &str = "tenant";
+
 /// How new a read must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
@@ -240,6 +243,7 @@ impl Envelope {
         options: CallOptions,
     ) -> Result<Answer> {
         let method = &route.method;
+        let input = within(route, input, &who.principal);
         (method.validate)(&input)?;
         let resource = (method.resource)(&input);
         let Authenticated { principal, view } = who;
@@ -317,7 +321,12 @@ impl Envelope {
         let committed = commit_once(&self.context, call.view.clone(), once, |tx| {
             let value = build(tx)?;
             tx.respond(serde_json::to_vec(&value).map_err(Error::internal)?);
-            tx.audit(draft.clone());
+            let mut draft = draft.clone();
+            if draft.tenant.is_empty() {
+                // Who is bound to none may change a tenant's thing by its id, and not say whose it is.
+                tx.tenant_told().clone_into(&mut draft.tenant);
+            }
+            tx.audit(draft);
             Ok(())
         })
         .await?;
@@ -395,16 +404,35 @@ impl Call<'_> {
         }
     }
 
+    /// The record is the tenant's whose thing it is about; what somebody who is bound to another tenant was refused
+    /// is that one's.
     fn audit(&self, outcome: &str) -> AuditDraft {
+        let (bound, owner) = (&self.principal.tenant, &self.resource.tenant);
+        let is_strange = !bound.is_empty() && !owner.is_empty() && bound != owner;
+        let of = if is_strange { format!(" of tenant {owner}") } else { String::new() };
         AuditDraft {
             actor: self.principal.name.clone(),
             method: self.route.id.clone(),
-            resource: self.resource.to_string(),
-            tenant: self.resource.tenant.clone(),
+            resource: format!("{}{of}", self.resource),
+            tenant: if bound.is_empty() { owner.clone() } else { bound.clone() },
             outcome: outcome.to_owned(),
             request_id: self.options.request_id.clone(),
         }
     }
+}
+
+/// The input of somebody who is bound to a tenant: that one is meant where none is named.
+fn within(route: &Route, mut input: Value, principal: &Principal) -> Value {
+    if !principal.tenant.is_empty()
+        && route.fields.contains_key(TENANT)
+        && let Value::Object(fields) = &mut input
+    {
+        let named = fields.entry(TENANT).or_insert(Value::Null);
+        if named.is_null() {
+            *named = principal.tenant.clone().into();
+        }
+    }
+    input
 }
 
 /// What ties an idempotency key to its request.

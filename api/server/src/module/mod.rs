@@ -13,6 +13,7 @@ use palisade_contract::{
 use palisade_state::{View, limits::IDEMPOTENCY_MAX};
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 
 use self::{
     cluster::{shards, status},
@@ -24,7 +25,10 @@ use crate::{
 };
 
 const CLUSTER_READ: &str = "compute:cluster:read";
-const SYSTEM_READ: &str = "compute:system:read";
+/// What an operator of the cluster sees of it: the messages name things of all tenants.
+pub(crate) const SYSTEM_READ: &str = "compute:system:read";
+const VERSION_READ: &str = "compute:version:read";
+const TRUST_READ: &str = "compute:trust:read";
 const EVENTS_READ: &str = "compute:events:read";
 const AUDIT_READ: &str = "compute:audit:read";
 
@@ -90,6 +94,14 @@ struct Version {
     entry_format: u32,
 }
 
+/// All records of a kind that a tenant has, or that there are.
+fn of_tenant(kind: &'static str) -> impl Fn(&Value) -> Resource + Send + Sync + 'static {
+    move |input| {
+        let tenant = input.get("tenant").and_then(Value::as_str).unwrap_or_default();
+        Resource::of_tenant(kind, "", tenant)
+    }
+}
+
 /// All findings.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -147,6 +159,8 @@ impl Module for ServerModule {
                 CLUSTER_READ,
                 members::CLUSTER_WRITE,
                 SYSTEM_READ,
+                VERSION_READ,
+                TRUST_READ,
                 EVENTS_READ,
                 AUDIT_READ,
             ],
@@ -164,13 +178,13 @@ impl Module for ServerModule {
                 .rest(Verb::Get, "/events")
                 .list()
                 .watched(Watched::Numbered(View::last_event))
-                .on(|_| Resource::cluster("event", "")),
+                .on(of_tenant("event")),
             Method::query("audit", "list", AUDIT_READ, audit)
                 .summary("Records of the audit chain in order.")
                 .rest(Verb::Get, "/audit")
                 .list()
                 .watched(Watched::Numbered(View::last_audit))
-                .on(|_| Resource::cluster("audit", "")),
+                .on(of_tenant("audit")),
             Method::query("audit", "verify", AUDIT_READ, verify)
                 .summary("Checks the audit chain as far as this replica keeps it.")
                 .rest(Verb::Get, "/audit/verify")
@@ -266,7 +280,7 @@ impl ServerModule {
             Method::query(
                 "cluster",
                 "trust",
-                CLUSTER_READ,
+                TRUST_READ,
                 move |cx: &MethodContext, _, _: Nothing| {
                     let status = cx.context.store.status();
                     let attached = attached.get().ok_or_else(|| Error::internal("not attached"))?;
@@ -290,7 +304,7 @@ impl ServerModule {
             Method::query(
                 "system",
                 "version",
-                SYSTEM_READ,
+                VERSION_READ,
                 move |cx: &MethodContext, _, _: Nothing| {
                     Ok(Version {
                         version: version.clone(),

@@ -1,9 +1,15 @@
 //! Events and the audit chain, as lists of numbered records.
+//!
+//! # Invariants
+//! - `TEN-1` Whoever asks for a tenant's records is told of no other's: not what is in them, and not how many there
+//!   are, but for the holes that they leave between the sequence numbers.
 
 use palisade_contract::{Check, Code, Error, MethodContext, Nothing, Problem, Problems, Result};
 use palisade_state::{
     View,
+    audit::AuditRecord,
     cursor::{Cursor, CursorError},
+    outbox::Event,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,6 +23,9 @@ const RECORDS_MAX: u64 = 1000;
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct From {
+    /// Only records of this tenant: sequence numbers are the cluster's, so that theirs have holes.
+    #[serde(default)]
+    tenant: Option<String>,
     /// The first sequence number; 0: the oldest in memory; absent: the newest records.
     #[serde(default)]
     from: Option<u64>,
@@ -50,30 +59,69 @@ impl From {
             (Some(text), _) => text
                 .parse::<Cursor>()
                 .and_then(|cursor| cursor.next_among(view, first, last))
-                .map_err(refused)?,
+                .map_err(|error| self.refused(error))?,
             (None, Some(from)) if (1..oldest).contains(&from) => {
-                return Err(invalid(
-                    "/from",
-                    format!(
+                let message = match &self.tenant {
+                    None => format!(
                         "{from} has left memory, and the oldest there is {oldest}: begin there, or at 0 for the oldest"
                     ),
-                ));
+                    Some(_) => format!("{from} has left memory: begin at 0 for the oldest"),
+                };
+                return Err(invalid("/from", message));
             }
             (None, from) => from.unwrap_or(newest),
         };
         Ok((from, usize::try_from(limit).unwrap_or(usize::MAX)))
     }
+
+    /// The part of a list that is asked for: `after` has the records from a sequence number on.
+    fn select<'a, R, I>(
+        &self,
+        view: &'a View,
+        (first, last): (Option<u64>, u64),
+        after: impl Fn(u64) -> I,
+        tenant_of: fn(&R) -> &str,
+    ) -> Result<(impl Iterator<Item = (u64, R)>, usize)>
+    where
+        R: 'a,
+        I: DoubleEndedIterator<Item = (u64, R)>,
+    {
+        let (mut from, limit) = self.window(view, first, last)?;
+        let tenant = self.tenant.clone();
+        let is_wanted = move |(_, record): &(u64, R)| {
+            tenant.as_ref().is_none_or(|tenant| tenant == tenant_of(record))
+        };
+        if self.tenant.is_some() && self.cursor.is_none() && self.from.is_none() {
+            // The newest are those of the tenant, however many of others came since.
+            let newest = after(0).rev().filter(&is_wanted).take(limit).last();
+            from = newest.map_or(last.saturating_add(1), |(seq, _)| seq);
+        }
+        Ok((after(from).filter(is_wanted), limit))
+    }
+
+    fn refused(&self, error: CursorError) -> Error {
+        let message = match (&self.tenant, &error) {
+            (Some(_), CursorError::Ahead { seq, .. }) => {
+                format!(
+                    "the cursor is at {seq}, which is not yet here: ask a replica that is further on"
+                )
+            }
+            (Some(_), CursorError::Behind { seq, .. }) => {
+                format!(
+                    "the cursor is at {seq}, and what follows it has left memory: read everything again and begin at 0"
+                )
+            }
+            _ => error.to_string(),
+        };
+        match error {
+            CursorError::Ahead { .. } => Error::new(Code::Unavailable, message),
+            _ => invalid("/cursor", message),
+        }
+    }
 }
 
 fn invalid(pointer: &str, message: String) -> Error {
     Error::invalid(vec![Problem { pointer: pointer.to_owned(), message }])
-}
-
-fn refused(error: CursorError) -> Error {
-    match error {
-        CursorError::Ahead { .. } => Error::new(Code::Unavailable, error.to_string()),
-        _ => invalid("/cursor", error.to_string()),
-    }
 }
 
 /// A part of a list of numbered records.
@@ -149,8 +197,18 @@ pub(super) struct Verified {
 pub(super) use palisade_contract::time::rfc3339 as time;
 
 pub(super) fn events(_: &MethodContext, view: &View, input: From) -> Result<Records<EventRecord>> {
-    let (from, limit) = input.window(view, view.first_event(), view.last_event())?;
-    let found = view.events(from).map(|(seq, event)| {
+    told(view, &input)
+}
+
+pub(super) fn audit(_: &MethodContext, view: &View, input: From) -> Result<Records<AuditEntry>> {
+    noted(view, &input)
+}
+
+fn told(view: &View, input: &From) -> Result<Records<EventRecord>> {
+    let ends = (view.first_event(), view.last_event());
+    let (found, limit) =
+        input.select(view, ends, |from| view.events(from), |event: &&Event| &event.tenant)?;
+    let found = found.map(|(seq, event)| {
         let record = EventRecord {
             seq,
             revision: event.revision,
@@ -165,9 +223,13 @@ pub(super) fn events(_: &MethodContext, view: &View, input: From) -> Result<Reco
     Ok(records(view, found, limit))
 }
 
-pub(super) fn audit(_: &MethodContext, view: &View, input: From) -> Result<Records<AuditEntry>> {
-    let (from, limit) = input.window(view, view.first_audit(), view.last_audit())?;
-    let found = view.audit(from).map(|record| {
+fn noted(view: &View, input: &From) -> Result<Records<AuditEntry>> {
+    let ends = (view.first_audit(), view.last_audit());
+    let numbered = |from| view.audit(from).map(|record| (record.seq, record));
+    let (found, limit) = input.select(view, ends, numbered, |record: &&AuditRecord| {
+        record.body.as_ref().map_or("", |body| &body.tenant)
+    })?;
+    let found = found.map(|(_, record)| {
         let body = record.body.clone().unwrap_or_default();
         let entry = AuditEntry {
             seq: record.seq,
@@ -203,9 +265,11 @@ pub(super) fn verify(_: &MethodContext, view: &View, _: Nothing) -> Result<Verif
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use palisade_state::{
         Formation, Machine, Position, State,
-        command::{AuditDraft, Entry, FORMAT, Form, Kind, Trim, Txn},
+        command::{AuditDraft, Entry, EventDraft, FORMAT, Form, Kind, Trim, Txn},
         limits::AUDIT_MAX,
         rebirth,
     };
@@ -280,5 +344,70 @@ mod tests {
         assert_eq!(window(&machine, r#"{"from": 1}"#).unwrap(), (1, 100));
         assert_eq!(window(&machine, "{}").unwrap(), (1, 100));
         assert_eq!(window(&machine, r#"{"cursor": "0@cl_1"}"#).unwrap(), (1, 100));
+    }
+
+    /// Records of tenants, in turn from `tenants`.
+    fn of_tenants(tenants: &[&str]) -> View {
+        let mut machine = audited(0);
+        for tenant in tenants {
+            let (tenant, actor) = ((*tenant).to_owned(), format!("token/of-{tenant}"));
+            let event = EventDraft {
+                kind: "pet.fed".into(),
+                tenant: tenant.clone(),
+                subject: format!("pet/of-{tenant}"),
+                data: b"{}".to_vec(),
+            };
+            let audit = Some(AuditDraft { tenant, actor, ..AuditDraft::default() });
+            apply(&mut machine, Kind::Txn(Txn { audit, events: vec![event], ..Txn::default() }));
+        }
+        machine.publish();
+        machine.published().view()
+    }
+
+    /// The sequence numbers of a part of a tenant's events and of its audit records, and where they go on.
+    fn part(view: &View, asked: &Value) -> Result<(Vec<u64>, Option<String>)> {
+        let of = |asked: &Value| serde_json::from_value::<From>(asked.clone()).unwrap();
+        let (told, noted) = (told(view, &of(asked))?, noted(view, &of(asked))?);
+        let seqs: Vec<u64> = told.items.iter().map(|event| event.seq).collect();
+        assert_eq!(seqs, noted.items.iter().map(|record| record.seq).collect::<Vec<_>>());
+        assert_eq!(told.next_cursor, noted.next_cursor);
+        let wanted = asked["tenant"].as_str().unwrap();
+        assert!(told.items.iter().all(|event| event.tenant == wanted), "TEN-1");
+        assert!(noted.items.iter().all(|record| record.tenant == wanted), "TEN-1");
+        Ok((seqs, told.next_cursor))
+    }
+
+    #[test]
+    fn a_tenant_has_its_own_newest_records_and_its_parts_lead_to_all_of_them() {
+        let others = ["b"; 150];
+        let view = of_tenants(&[&["a", "", "b", "a", "a"][..], &others, &["a", ""]].concat());
+        let read = |asked: Value| part(&view, &asked).unwrap();
+        assert_eq!(read(json!({"tenant": "a"})), (vec![1, 4, 5, 156], None));
+        assert_eq!(read(json!({"tenant": "a", "limit": 2})).0, [5, 156], "the newest two");
+        assert_eq!(read(json!({"tenant": "a", "from": 2})).0, [4, 5, 156]);
+        assert_eq!(read(json!({"tenant": "nobody"})), (vec![], None));
+        assert_eq!(read(json!({"tenant": "", "from": 0})).0, [2, 157], "the cluster's own");
+        let (mut all, mut cursor) = read(json!({"tenant": "a", "from": 0, "limit": 1}));
+        while let Some(at) = cursor {
+            let (more, next) = read(json!({"tenant": "a", "limit": 1, "cursor": at}));
+            all.extend(more);
+            cursor = next;
+        }
+        assert_eq!(all, [1, 4, 5, 156]);
+    }
+
+    #[test]
+    fn what_a_tenant_is_refused_does_not_say_how_many_records_others_have() {
+        let view = of_tenants(&["a", "b", "b", "b"]);
+        let refused = part(&view, &json!({"tenant": "a", "cursor": "77@cl_1"})).unwrap_err();
+        assert_eq!((refused.code, refused.retryable), (Code::Unavailable, true));
+        assert!(!refused.detail.contains('4'), "TEN-1: {}", refused.detail);
+        let mut machine = audited(AUDIT_MAX + 40);
+        apply(&mut machine, Kind::Trim(Trim { events_below: 0, audit_below: 39 }));
+        machine.publish();
+        for asked in [r#"{"tenant": "a", "from": 2}"#, r#"{"tenant": "a", "cursor": "2@cl_1"}"#] {
+            let (_, message) = problem(window(&machine, asked));
+            assert!(message.contains("left memory") && !message.contains("39"), "{message}");
+        }
     }
 }

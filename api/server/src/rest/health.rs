@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{Body, Incoming, Refusal, Rest, full, insert, request};
 use crate::{
     envelope::{Caller, Consistency},
+    module::SYSTEM_READ,
     pki::PeerRole,
 };
 
@@ -59,7 +60,7 @@ impl Rest {
         let who = self.envelope.authenticate(caller, Consistency::Local).await?;
         let resource = Resource::cluster("metrics", "");
         let access = self.envelope.context().ports.access.get()?;
-        access.authorize(&who.view, &who.principal, "compute:system:read", &resource)?;
+        access.authorize(&who.view, &who.principal, SYSTEM_READ, &resource)?;
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.metrics)
             .map_err(Error::internal)?;
@@ -69,6 +70,7 @@ impl Rest {
         Ok(response)
     }
 
+    /// For everybody who has a credential: it tells what the API is, and of nobody's things.
     pub(super) async fn openapi(
         &self,
         incoming: &Incoming<'_>,
