@@ -133,7 +133,7 @@ fn is_of_the_cluster(method: &Method) -> bool {
 
 #[test]
 fn a_bound_principal_may_nothing_on_what_is_not_its_tenants_but_what_everybody_may() {
-    let for_everybody = ["auth.whoami", "cluster.trust", "system.version"];
+    let for_everybody = ["auth.canI", "auth.whoami", "cluster.trust", "system.version"];
     for (method, _) in registry().methods() {
         for role in ROLES {
             for owner in ["", OTHER] {

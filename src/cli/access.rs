@@ -6,7 +6,7 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Session, duration, node::print_change};
+use super::{Session, can_i::CanI, duration, node::print_change};
 use crate::{
     client::{BASE, Call, Client, segment},
     context_file::write_private,
@@ -170,11 +170,15 @@ pub struct Auth {
 enum AuthVerb {
     /// Say as whom the cluster knows this context
     Whoami,
+    /// Ask whether you may do something; exit code 5 when not
+    CanI(CanI),
 }
 
 impl Auth {
     pub(super) async fn run(self, session: &Session) -> Outcome {
-        let AuthVerb::Whoami = self.verb;
+        if let AuthVerb::CanI(asked) = self.verb {
+            return asked.run(session).await;
+        }
         let me = session.client()?.call(Call::get(format!("{BASE}/auth/whoami"))).await?.body;
         match session.format() {
             Format::Table | Format::Wide => {

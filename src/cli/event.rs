@@ -32,6 +32,9 @@ struct Tail {
     /// Begin with so many of the newest
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     last: u64,
+    /// Show only this tenant's [default: the tenant that you are bound to]
+    #[arg(long)]
+    tenant: Option<String>,
 }
 
 /// Flags of `audit`.
@@ -78,7 +81,9 @@ impl Window {
 
 impl Tail {
     async fn follow<V: View>(&self, session: &Session, what: &str) -> Outcome {
-        let call = Call::get(format!("{BASE}/{what}")).query("limit", self.last);
+        let call = Call::get(format!("{BASE}/{what}"))
+            .query("limit", self.last)
+            .query_some("tenant", self.tenant.as_ref());
         watch::tail::<V>(session, call).await
     }
 }

@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod apply;
+mod can_i;
 pub(crate) mod chain;
 pub(crate) mod cluster;
 mod complete;

@@ -231,7 +231,10 @@ async fn a_wrong_verb_is_told_the_right_ones() {
     assert_eq!(refused.status, 405);
     assert_eq!(refused.header("allow"), "GET, POST, HEAD, OPTIONS");
     let asked = world.api("OPTIONS", "/widgets/a").send().await;
-    assert_eq!((asked.status.as_u16(), asked.header("allow")), (204, "GET, PUT, HEAD, OPTIONS"));
+    assert_eq!(
+        (asked.status.as_u16(), asked.header("allow")),
+        (204, "GET, PUT, DELETE, HEAD, OPTIONS")
+    );
     let head = world.api("HEAD", "/widgets").send().await;
     assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
 }
@@ -323,7 +326,7 @@ async fn the_servers_own_methods_answer() {
     assert_eq!(report["ok"], true);
     let undeclared = &report["findings"][0];
     assert_eq!(undeclared["check"], "catalog.undeclared", "{report}");
-    assert_eq!((&undeclared["severity"], &undeclared["count"]), (&json!("warning"), &json!(7)));
+    assert_eq!((&undeclared["severity"], &undeclared["count"]), (&json!("warning"), &json!(8)));
     let message = undeclared["message"].as_str().unwrap();
     assert!(message.contains("widgets.put") && message.ends_with("of widgets"), "{message}");
     let events = world.api("GET", "/events?from=1").send().await.json();

@@ -62,17 +62,19 @@ pub struct Assembled {
 pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assembled> {
     let server = ServerModule::new(settings.version);
     let controllers = Arc::new(NodeControllers::default());
+    let iam = Arc::new(Iam::new(settings.bootstrap));
     let mut modules: Vec<Arc<dyn Module>> = vec![
         server.clone(),
         controllers.clone(),
         Arc::new(Inventory::new(settings.node_lost)),
         Arc::new(CapacityModule),
-        Arc::new(Iam::new(settings.bootstrap)),
+        iam.clone(),
         Arc::new(WorkloadsModule),
     ];
     modules.extend(more);
     let registry = Registry::new(modules)?;
     controllers.bind(&registry);
+    iam.bind(&registry);
     Ok(Assembled { registry, server })
 }
 

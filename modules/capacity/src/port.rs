@@ -121,7 +121,7 @@ impl Capacity for Books {
         let mut misfits = planner.misfits(&ask);
         let told: BTreeSet<String> =
             misfits.iter().map(|m| m.node.clone()).chain(chosen.iter().cloned()).collect();
-        let spare = planner.machines().filter(|machine| !told.contains(&machine.name));
+        let spare = planner.seen(&ask.class).filter(|machine| !told.contains(&machine.name));
         misfits.extend(spare.map(|machine| Misfit {
             node: machine.name.clone(),
             reason:

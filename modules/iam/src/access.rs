@@ -66,6 +66,15 @@ pub(crate) fn authorize(principal: &Principal, action: &str, resource: &Resource
     if may(&principal.roles, &principal.tenant, action, &resource.tenant) {
         return Ok(());
     }
+    Err(Error::new(
+        Code::AccessDenied,
+        format!("{} may not {action} on {resource}", described(principal)),
+    )
+    .hint(hint(&principal.tenant, &resource.tenant)))
+}
+
+/// A principal by its name, with its roles and its tenant.
+pub(crate) fn described(principal: &Principal) -> String {
     let roles =
         if principal.roles.is_empty() { "no role".to_owned() } else { principal.roles.join(", ") };
     let within = if principal.tenant.is_empty() {
@@ -73,11 +82,7 @@ pub(crate) fn authorize(principal: &Principal, action: &str, resource: &Resource
     } else {
         format!(" within tenant {}", principal.tenant)
     };
-    Err(Error::new(
-        Code::AccessDenied,
-        format!("{} ({roles}{within}) may not {action} on {resource}", principal.name),
-    )
-    .hint(hint(&principal.tenant, &resource.tenant)))
+    format!("{} ({roles}{within})", principal.name)
 }
 
 fn hint(bound: &str, owner: &str) -> String {

@@ -6,6 +6,7 @@
 //! - `IAM-3` While any cluster-admin token is valid, revoking leaves one that is.
 
 mod access;
+mod can_i;
 mod methods;
 mod records;
 mod roles;
@@ -22,6 +23,7 @@ use palisade_contract::{
 };
 use palisade_state::{Tx, View};
 
+pub use can_i::{Answer, CanI, OnWhat};
 pub use methods::{CreateToken, ListTokens, RevokeToken, TokenRecord, Whoami};
 pub use records::{PRINCIPALS, PrincipalRow};
 pub use roles::{ROLES, Role, may};
@@ -39,6 +41,7 @@ pub struct Bootstrap {
 pub struct Iam {
     bootstrap: Option<Bootstrap>,
     port: Arc<Port>,
+    catalogue: can_i::Catalogue,
 }
 
 /// What fills `ports.access`.
@@ -48,7 +51,16 @@ impl Iam {
     /// The module. Without a bootstrap it makes no first token.
     #[must_use]
     pub fn new(bootstrap: impl Into<Option<Bootstrap>>) -> Self {
-        Self { bootstrap: bootstrap.into(), port: Arc::new(Port) }
+        Self {
+            bootstrap: bootstrap.into(),
+            port: Arc::new(Port),
+            catalogue: can_i::Catalogue::default(),
+        }
+    }
+
+    /// Tells it of all methods, so that it can answer what somebody may.
+    pub fn bind(&self, registry: &palisade_contract::Registry) {
+        self.catalogue.bind(registry);
     }
 
     /// The port that it fills at its start.
@@ -76,7 +88,9 @@ impl Module for Iam {
     }
 
     fn methods(&self) -> Vec<Method> {
-        methods::methods()
+        let mut methods = methods::methods();
+        methods.push(can_i::method(self.catalogue.clone()));
+        methods
     }
 
     fn catalog(&self) -> Catalog {

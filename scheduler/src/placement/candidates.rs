@@ -2,6 +2,13 @@
 
 use super::types::{Class, Machine};
 
+/// Whether whoever asks may not know of the node: it is of another tenant. The cluster knows of all.
+#[must_use]
+pub fn is_hidden(machine: &Machine, class: &Class) -> bool {
+    let (asks, owns) = (&class.tenant, &machine.tenant);
+    !asks.is_empty() && !owns.is_empty() && asks != owns
+}
+
 /// Why not; `None`: it may.
 #[must_use]
 pub fn misfit(machine: &Machine, class: &Class) -> Option<String> {

@@ -1,6 +1,6 @@
 //! The pipeline itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use palisade_contract::ports::{Misfit, PortRequest};
 
@@ -69,16 +69,17 @@ impl Planner {
     /// Why each node that does not take the ask now does not.
     #[must_use]
     pub fn misfits(&self, ask: &Ask) -> Vec<Misfit> {
-        if self.machines.is_empty() {
+        if self.seen(&ask.class).next().is_none() {
             let reason = format!("pool {} has no nodes", self.pool);
             return vec![Misfit { node: NO_NODE.to_owned(), reason }];
         }
-        let unknown = ask.class.includes.iter().filter(|name| !self.machines.contains_key(*name));
+        let known: BTreeSet<&String> = self.seen(&ask.class).map(|machine| &machine.name).collect();
+        let unknown = ask.class.includes.iter().filter(|name| !known.contains(name));
         let unknown = unknown.map(|name| Misfit {
             node: name.clone(),
             reason: format!("no such node in pool {}", self.pool),
         });
-        let misfits = self.machines.values().filter_map(|machine| {
+        let misfits = self.seen(&ask.class).filter_map(|machine| {
             let reason = candidates::misfit(machine, &ask.class)
                 .or_else(|| capacity::fit(machine, ask.need, &ask.ports).err())?;
             Some(Misfit { node: machine.name.clone(), reason })
@@ -86,9 +87,9 @@ impl Planner {
         unknown.chain(misfits).collect()
     }
 
-    /// The machines as they are after what was placed.
-    pub fn machines(&self) -> impl Iterator<Item = &Machine> {
-        self.machines.values()
+    /// The machines of which whoever asks may know, as they are after what was placed.
+    pub fn seen(&self, class: &Class) -> impl Iterator<Item = &Machine> {
+        self.machines.values().filter(move |machine| !candidates::is_hidden(machine, class))
     }
 
     /// One machine as it is after what was placed.

@@ -104,6 +104,27 @@ fn every_reason_is_told_in_words() {
 }
 
 #[test]
+fn a_tenant_is_not_told_of_the_nodes_of_another() {
+    let theirs = Machine { tenant: "acme".to_owned(), ..machine("theirs", 10, 10) };
+    let shared = machine("shared", 1, 1);
+    let mut big = ask("1", 5, 5);
+    "other".clone_into(&mut big.class.tenant);
+    let told = |machines: &[Machine], ask: &Ask| -> Vec<(String, String)> {
+        let made = plan("default", machines, std::slice::from_ref(ask));
+        made.unplaced["1"].iter().map(|m| (m.node.clone(), m.reason.clone())).collect()
+    };
+    assert_eq!(
+        told(&[theirs.clone(), shared.clone()], &big),
+        told(std::slice::from_ref(&shared), &big)
+    );
+    assert_eq!(told(std::slice::from_ref(&theirs), &big), told(&[], &big), "as if there were none");
+    big.class.includes.push("theirs".to_owned());
+    assert_eq!(told(&[theirs.clone(), shared.clone()], &big), told(&[shared], &big));
+    let clusters = ask("1", 50, 5);
+    assert_eq!(told(&[theirs], &clusters)[0].0, "theirs", "the cluster knows of all");
+}
+
+#[test]
 fn an_unknown_included_node_is_named() {
     let mut wants = ask("1", 1, 1);
     wants.class.includes.push("nowhere".to_owned());

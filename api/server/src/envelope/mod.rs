@@ -422,7 +422,7 @@ impl Call<'_> {
 }
 
 /// The input of somebody who is bound to a tenant: that one is meant where none is named.
-fn within(route: &Route, mut input: Value, principal: &Principal) -> Value {
+pub(crate) fn within(route: &Route, mut input: Value, principal: &Principal) -> Value {
     if !principal.tenant.is_empty()
         && route.fields.contains_key(TENANT)
         && let Value::Object(fields) = &mut input

@@ -26,7 +26,7 @@ use palisade_state::{View, cursor::Cursor};
 use serde_json::{Map, Value};
 
 use crate::{
-    envelope::{Authenticated, Consistency, Envelope, Route},
+    envelope::{self as steps, Authenticated, Consistency, Envelope, Route},
     stop::Stop,
 };
 
@@ -93,6 +93,7 @@ pub(crate) async fn start(
         watching.input.insert("cursor".to_owned(), since.as_str().into());
     }
     let input = Value::Object(std::mem::take(&mut watching.input));
+    let input = steps::within(&watching.route, input, &watching.who.principal);
     (method.validate)(&input)?;
     let resource = (method.resource)(&input);
     let Watching { route, credential, who, consistency, request_id, since, stopping, .. } =

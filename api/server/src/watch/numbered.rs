@@ -21,6 +21,8 @@ struct State {
     stopping: Stop,
     /// Behind which record it goes on; none: it begins as its input says.
     cursor: Option<String>,
+    /// The last record that was told; 0: none.
+    told: u64,
     /// There may be something to read.
     due: bool,
     ended: bool,
@@ -33,7 +35,9 @@ pub(super) fn watch(
 ) -> BoxStream<'static, Batch> {
     let changes = watcher.context.store.watch();
     let cursor = watcher.input.get("cursor").and_then(Value::as_str).map(str::to_owned);
-    let state = State { watcher, changes, last, stopping, cursor, due: true, ended: false };
+    let told = cursor.as_ref().and_then(|text| text.parse::<Cursor>().ok());
+    let told = told.map_or(0, |cursor| cursor.seq);
+    let state = State { watcher, changes, last, stopping, cursor, told, due: true, ended: false };
     stream::unfold(state, next).boxed()
 }
 
@@ -88,7 +92,7 @@ impl State {
         let page = match self.page(view) {
             Err(refused) if !is_first && is_about_the_cursor(&refused) => {
                 batch.push(Told::Reset);
-                self.cursor = None;
+                (self.cursor, self.told) = (None, 0);
                 self.page(view)?
             }
             page => page?,
@@ -99,6 +103,8 @@ impl State {
         let Some(Value::Array(items)) = page.remove("items") else {
             return Err(Error::internal("a list method answered no items"));
         };
+        let newest = items.last().and_then(|item| item.get("seq")?.as_u64());
+        self.told = newest.unwrap_or(self.told);
         for item in &items {
             batch.push(Told::Put(serde_json::to_vec(item).map_err(Error::internal)?.into()));
         }
@@ -110,7 +116,12 @@ impl State {
             _ => Cursor::at(view, (self.last)(view)).to_string(),
         };
         if !batch.is_empty() || self.cursor.is_none() {
-            batch.push(Told::Mark(next.clone()));
+            batch.push(if self.watcher.resource.tenant.is_empty() {
+                Told::Mark(next.clone())
+            } else {
+                // `TEN-1`: how far others' records go is not told.
+                Told::Mark(Cursor::at(view, self.told).to_string())
+            });
         }
         self.cursor = Some(next);
         Ok(batch)

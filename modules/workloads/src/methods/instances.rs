@@ -19,7 +19,7 @@ pub(super) fn list(
     input: ListInstances,
 ) -> Result<Vec<InstanceRecord>> {
     let node = match &input.node {
-        Some(name) => Some(find_node(cx, view, name)?),
+        Some(name) => Some(find_node(cx, view, name, input.tenant.as_ref())?),
         None => None,
     };
     let rows: Vec<(String, Versioned<InstanceRow>)> = match (&input.workload, &node) {
@@ -47,8 +47,20 @@ pub(super) fn list(
         .collect()
 }
 
-fn find_node(cx: &MethodContext, view: &View, name: &str) -> Result<NodeId> {
-    let found = cx.context.ports.nodes.get()?.find(view, name)?;
+/// A node by id or name; a tenant's instances lead to its own nodes and to those that they are on.
+fn find_node(
+    cx: &MethodContext,
+    view: &View,
+    name: &str,
+    tenant: Option<&String>,
+) -> Result<NodeId> {
+    let mut found = cx.context.ports.nodes.get()?.find(view, name)?;
+    if let (Some(tenant), Some(node)) = (tenant, &found)
+        && *tenant != node.tenant
+    {
+        let held = INSTANCES.by_index(view, BY_NODE, node.id.as_str())?;
+        found = found.filter(|_| held.iter().any(|(_, row)| row.value.tenant == *tenant));
+    }
     found
         .map(|node| node.id)
         .ok_or_else(|| Error::not_found("node", name).hint("`palisade node ls` shows all nodes"))
