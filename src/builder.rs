@@ -96,6 +96,8 @@ impl Builder {
 mod example;
 #[cfg(test)]
 mod matrix;
+#[cfg(test)]
+mod tenants;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,159 @@
+//! How each method is tried: with inputs that lead to what is of another tenant.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::world::{Things, VICTIM};
+
+/// What is to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// It is denied, or there is no such thing.
+    Refused,
+    /// It is refused, or the input is not one.
+    Invalid,
+    /// What is the caller's own, or everybody's.
+    Own,
+}
+
+/// A way to try a method.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub input: Value,
+    pub expect: Expect,
+}
+
+const NO_SECRET: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+fn refused(inputs: impl IntoIterator<Item = Value>) -> Vec<Case> {
+    inputs.into_iter().map(|input| Case { input, expect: Expect::Refused }).collect()
+}
+
+fn one(expect: Expect, input: Value) -> Vec<Case> {
+    vec![Case { input, expect }]
+}
+
+/// A thing by each of its names, without a tenant, with its own, and with none.
+fn of(field: &str, names: &[&str], extra: &Value) -> Vec<Case> {
+    let tenants = [None, Some(VICTIM), Some("")];
+    let with = |name: &str, tenant: Option<&str>| {
+        let mut input = extra.clone();
+        input[field] = json!(name);
+        if let Some(tenant) = tenant {
+            input["tenant"] = json!(tenant);
+        }
+        input
+    };
+    refused(names.iter().flat_map(|name| tenants.map(|tenant| with(name, tenant))))
+}
+
+/// A list: the own part of it, and that of others.
+fn list(own: Expect, extra: impl IntoIterator<Item = Value>) -> Vec<Case> {
+    let mut cases = refused([json!({"tenant": VICTIM}), json!({"tenant": ""})]);
+    cases.extend(refused(extra));
+    cases.push(Case { input: json!({}), expect: own });
+    cases.push(Case { input: json!({"tenant": null}), expect: own });
+    cases
+}
+
+fn workloads(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
+    let names = ["ledger", victim.workload.as_str()];
+    for method in ["get", "start", "stop", "restart", "remove"] {
+        let name: &'static str = match method {
+            "get" => "workloads.get",
+            "start" => "workloads.start",
+            "stop" => "workloads.stop",
+            "restart" => "workloads.restart",
+            _ => "workloads.remove",
+        };
+        all.insert(name, of("workload", &names, &json!({})));
+    }
+    all.insert("workloads.scale", of("workload", &names, &json!({"count": 7})));
+    let task = json!({"command": ["/bin/true"]});
+    let mut apply = of("workload", &["ledger"], &json!({"name": "ledger", "task": task}));
+    // Without a tenant it would be one of the caller's own, which has that name too.
+    apply.retain(|case| case.input.get("tenant").is_some());
+    let strange = json!({"workload": victim.workload, "name": "mine", "task": task});
+    apply.extend(one(Expect::Invalid, strange));
+    all.insert("workloads.apply", apply);
+    all.insert("workloads.list", list(Expect::Own, [json!({"pool": "default", "tenant": VICTIM})]));
+
+    let first = &victim.instances[0];
+    let names = [first["id"].as_str().unwrap(), first["name"].as_str().unwrap()];
+    all.insert("instances.get", of("instance", &names, &json!({})));
+    all.insert("instances.logs", of("instance", &names, &json!({"tail": 5})));
+    let by = [
+        json!({"workload": "ledger"}),
+        json!({"workload": victim.workload}),
+        json!({"node": "vault-1"}),
+        json!({"node": victim.node}),
+        json!({"node": "no-such-node"}),
+    ];
+    all.insert("instances.list", list(Expect::Own, by));
+}
+
+fn nodes(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
+    let names = ["vault-1", victim.node.as_str(), "shared-1"];
+    for name in ["nodes.get", "nodes.cordon", "nodes.uncordon"] {
+        all.insert(name, of("node", &names, &json!({})));
+    }
+    all.insert("nodes.remove", of("node", &names, &json!({"force": true})));
+    all.insert("nodes.list", list(Expect::Own, [json!({"tenant": VICTIM, "phase": "ready"})]));
+    let made = json!({"secretSha256": NO_SECRET, "tenant": VICTIM});
+    all.insert("joinTokens.create", refused([made]));
+    all.insert("joinTokens.list", list(Expect::Own, []));
+    let revoke = of("token", &[victim.join_token.as_str()], &json!({}));
+    all.insert("joinTokens.revoke", revoke);
+}
+
+fn cluster(all: &mut BTreeMap<&'static str, Vec<Case>>) {
+    let address = "10.0.0.4:7411";
+    for (name, input) in [
+        ("cluster.addReplica", json!({"csr": "x", "peerAddr": address, "apiAddr": address})),
+        ("cluster.backup", json!({})),
+        ("cluster.backups", json!({})),
+        ("cluster.drain", json!({"replica": 1})),
+        ("cluster.removeReplica", json!({"replica": 1})),
+        ("cluster.setAddress", json!({"replica": 1, "apiAddr": address})),
+        ("cluster.shards", json!({})),
+        ("cluster.status", json!({})),
+        ("cluster.transferLeader", json!({})),
+        ("system.selfCheck", json!({})),
+    ] {
+        all.insert(name, refused([input]));
+    }
+    all.insert("cluster.trust", one(Expect::Own, json!({})));
+    all.insert("system.version", one(Expect::Own, json!({})));
+}
+
+/// The ways to try each method, by its name.
+pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
+    let mut all = BTreeMap::new();
+    workloads(victim, &mut all);
+    nodes(victim, &mut all);
+    cluster(&mut all);
+    let numbered = || {
+        let mut cases = list(Expect::Own, [json!({"tenant": VICTIM, "from": 0})]);
+        cases.extend(one(Expect::Own, json!({"from": 0, "limit": 1000})));
+        cases.extend(one(Expect::Own, json!({"cursor": "0@memory"})));
+        cases
+    };
+    all.insert("events.list", numbered());
+    all.insert("audit.list", numbered());
+    all.insert("audit.verify", refused([json!({})]));
+    let token = json!({"secretSha256": NO_SECRET, "name": "mine", "roles": ["operator"]});
+    let of_tenant = |tenant: &str| {
+        let mut token = token.clone();
+        token["tenant"] = json!(tenant);
+        token
+    };
+    all.insert("apiTokens.create", refused([token.clone(), of_tenant(VICTIM)]));
+    all.insert("apiTokens.list", refused([json!({})]));
+    let revoke = ["ledger-operator", victim.api_token.as_str()];
+    all.insert("apiTokens.revoke", refused(revoke.map(|name| json!({"token": name}))));
+    all.insert("auth.whoami", one(Expect::Own, json!({})));
+    let asked = json!({"action": "workloads.get", "resource": {"id": "ledger", "tenant": VICTIM}});
+    all.insert("auth.canI", one(Expect::Own, asked));
+    all
+}
