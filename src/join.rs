@@ -13,6 +13,7 @@ use palisade_state::{ReplicaId, Rt};
 use crate::{
     init::{InitError, NewReplica, claim},
     life::{NewFile, encode, flush, io_error, write, write_dir},
+    limits_config::LimitsConfig,
     output::{Exit, Failure, Outcome},
     replica_dir::{HistoryConfig, MemberConfig, ReplicaConfig, ReplicaDir},
 };
@@ -52,6 +53,7 @@ pub(crate) fn plain_config(peer_listen: SocketAddr, api_listen: SocketAddr) -> R
         node_lost_ms: crate::init::NODE_LOST_MS,
         backup: None,
         history: HistoryConfig::default(),
+        limits: LimitsConfig::default(),
         members: vec![],
     }
 }

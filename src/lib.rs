@@ -9,6 +9,7 @@ pub mod edge;
 pub mod init;
 mod join;
 mod life;
+pub mod limits_config;
 pub mod log;
 mod members;
 pub mod output;

@@ -17,6 +17,7 @@ use palisade_state::ReplicaId;
 
 use crate::{
     init::{InitError, NewReplica},
+    limits_config::LimitsConfig,
     replica_dir::{BootstrapFile, HistoryConfig, MemberConfig, ReplicaConfig},
 };
 
@@ -62,6 +63,7 @@ impl Life<'_> {
             members: self.replicas.iter().map(NewReplica::member).collect(),
             backup: None,
             history: HistoryConfig::default(),
+            limits: LimitsConfig::default(),
         }
     }
 }

@@ -25,7 +25,10 @@ use palisade_raft::{Identity, Member, history::Retention};
 use palisade_state::ReplicaId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::recovery::{MARKER, RepairJournal};
+use crate::{
+    limits_config::LimitsConfig,
+    recovery::{MARKER, RepairJournal},
+};
 
 /// Who the replica is; the last file that a directory gets.
 pub(crate) const IDENTITY: &str = "identity.json";
@@ -61,6 +64,9 @@ pub struct ReplicaConfig {
     /// How long this replica keeps what has left the cluster's memory.
     #[serde(default, skip_serializing_if = "HistoryConfig::is_default")]
     pub history: HistoryConfig,
+    /// How often somebody may ask this replica.
+    #[serde(default, skip_serializing_if = "LimitsConfig::is_default")]
+    pub limits: LimitsConfig,
 }
 
 /// `[history]` in `replica.toml`.
@@ -389,6 +395,12 @@ pub(crate) fn read_config(path: &Path) -> Result<ReplicaConfig, DirError> {
             max = HistoryConfig::DAYS_MAX
         )));
     }
+    if !config.limits.is_usable() {
+        return Err(malformed(format!(
+            "[limits] needs numbers of 1 to {} (which limits nothing)",
+            LimitsConfig::MAX
+        )));
+    }
     let mut ids: Vec<u64> = config.members.iter().map(|member| member.id).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -417,6 +429,7 @@ mod tests {
             members: vec![],
             backup: None,
             history: HistoryConfig::default(),
+            limits: LimitsConfig::default(),
         };
         ReplicaDir { path: path.to_owned(), identity, config, bootstrap: None }
     }

@@ -11,7 +11,7 @@ use std::{
 
 use futures::FutureExt;
 use palisade_api::{
-    ApiOptions, ApiServer, GatewayOptions, Limits,
+    ApiOptions, ApiServer, GatewayOptions,
     pki::{Authority, Identity as Certificate},
 };
 use palisade_contract::{Context, Running};
@@ -288,7 +288,7 @@ async fn with_modules(
         server_module: server,
         context: context.clone(),
         metrics,
-        limits: Limits::default(),
+        limits: dir.config.limits.into(),
         gateway: GatewayOptions {
             heartbeat: Duration::from_millis(dir.config.heartbeat_ms.into()),
         },

@@ -454,6 +454,14 @@ impl<R: AsyncRuntime> Store for Replica<R> {
         Box::pin(self.propose_by(command, self.tuning.patience))
     }
 
+    fn propose_within(
+        &self,
+        command: Command,
+        limit: Duration,
+    ) -> BoxFuture<'_, Result<Outcome, StoreError>> {
+        Box::pin(self.propose_by(command, limit.min(self.tuning.patience)))
+    }
+
     fn watch(&self) -> Watch {
         self.published.watch()
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     command::{Conflict, Fenced, Outcome, Superseded, Verdict},
-    port::{Runtime, Store, StoreError, jittered},
+    port::{Runtime, Store, StoreError, jittered, timeout},
     tx::{Tx, TxError},
     view::View,
 };
@@ -64,14 +64,49 @@ pub async fn run<E>(
     store: &dyn Store,
     rt: &dyn Runtime,
     first: View,
+    build: impl FnMut(&mut Tx) -> Result<(), E> + Send,
+) -> Result<Committed, CommitError<E>> {
+    tries(store, rt, first, None, build).await
+}
+
+/// The same until `deadline` on the runtime's clock: then there is no quorum, or the outcome is unknown.
+///
+/// # Errors
+/// See [`CommitError`].
+pub async fn run_by<E>(
+    store: &dyn Store,
+    rt: &dyn Runtime,
+    first: View,
+    deadline: Duration,
+    build: impl FnMut(&mut Tx) -> Result<(), E> + Send,
+) -> Result<Committed, CommitError<E>> {
+    tries(store, rt, first, Some(deadline), build).await
+}
+
+async fn tries<E>(
+    store: &dyn Store,
+    rt: &dyn Runtime,
+    first: View,
+    deadline: Option<Duration>,
     mut build: impl FnMut(&mut Tx) -> Result<(), E> + Send,
 ) -> Result<Committed, CommitError<E>> {
+    let begun = rt.now();
+    let left = || deadline.map(|deadline| deadline.saturating_sub(rt.now()));
+    let no_quorum = || {
+        let waited = rt.now().saturating_sub(begun).as_millis();
+        StoreError::NoQuorum { waited_ms: u64::try_from(waited).unwrap_or(u64::MAX) }
+    };
     let mut view = first;
     let mut backoff = BACKOFF_FIRST;
     for attempt in 1.. {
         let mut tx = Tx::new(view);
         build(&mut tx).map_err(CommitError::Refused)?;
-        let outcome = store.propose(tx.build()?.into()).await?;
+        let command = tx.build()?.into();
+        let outcome = match left() {
+            None => store.propose(command).await?,
+            Some(left) if left.is_zero() => return Err(no_quorum().into()),
+            Some(left) => store.propose_within(command, left).await?,
+        };
         match judge(outcome) {
             Err(CommitError::Conflict(conflict)) if attempt >= TRIES_MAX => {
                 return Err(CommitError::Conflict(conflict));
@@ -79,7 +114,13 @@ pub async fn run<E>(
             Err(CommitError::Conflict(_)) => {
                 rt.sleep(jittered(rt, backoff)).await;
                 backoff = backoff.saturating_mul(2);
-                view = store.linearizable().await?;
+                view = match left() {
+                    None => store.linearizable().await?,
+                    // Nothing was applied: that is certain.
+                    Some(left) => {
+                        timeout(rt, left, store.linearizable()).await.ok_or_else(no_quorum)??
+                    }
+                };
             }
             ended => return ended,
         }

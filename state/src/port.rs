@@ -134,6 +134,17 @@ pub trait Store: Send + Sync + 'static {
     /// Proposes a command, here or through the leader, and answers what apply answered.
     fn propose(&self, command: Command) -> BoxFuture<'_, Result<Outcome, StoreError>>;
 
+    /// The same with less patience than the store's own: once `limit` has passed, it is answered that there is no quorum, if
+    /// it is certain that nothing was applied. A store that has no patience of its own answers as [`Store::propose`] does.
+    fn propose_within(
+        &self,
+        command: Command,
+        limit: Duration,
+    ) -> BoxFuture<'_, Result<Outcome, StoreError>> {
+        let _ = limit;
+        self.propose(command)
+    }
+
     /// A stream of change sets, one for each published batch, from now on.
     fn watch(&self) -> Watch;
 

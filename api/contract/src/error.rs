@@ -1,6 +1,6 @@
 //! The one error that crosses the contract: a code, a sentence, and what to do about it.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use palisade_state::{StoreError, TxError, commit::CommitError, table::Corrupt};
 
@@ -105,6 +105,8 @@ pub struct Error {
     pub problems: Vec<Problem>,
     /// The same request may succeed later, unchanged.
     pub retryable: bool,
+    /// When it may, if that is known.
+    pub retry_after: Option<Duration>,
     /// The cause, for logs; not shown to callers.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
@@ -121,7 +123,15 @@ impl Error {
             code,
             Code::RateLimited | Code::NoSpace | Code::NoQuorum | Code::Unavailable | Code::Conflict
         );
-        Self { code, detail: detail.into(), hint: None, problems: vec![], retryable, source: None }
+        Self {
+            code,
+            detail: detail.into(),
+            hint: None,
+            problems: vec![],
+            retryable,
+            retry_after: None,
+            source: None,
+        }
     }
 
     /// Adds what a person could do.

@@ -19,14 +19,16 @@ pub mod openapi;
 pub mod pki;
 pub mod problem;
 mod propose;
+mod rate;
 mod rest;
 mod serve;
 mod stop;
+mod trace;
 mod watch;
 
 pub use envelope::Envelope;
 pub use gateway::GatewayOptions;
-pub use limits::Limits;
+pub use limits::{Limits, Rate};
 pub use local::{LocalApi, LocalOptions};
 pub use module::ServerModule;
 pub use rest::BASE;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use crate::rate::Rate;
+
 /// Limits of the API port.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -27,6 +29,14 @@ pub struct Limits {
     pub connections_max: usize,
     /// Requests at once on one HTTP/2 connection.
     pub requests_per_connection_max: u32,
+    /// Requests of one principal.
+    pub principal_rate: Rate,
+    /// Requests of one principal that are answered at once.
+    pub principal_in_flight_max: usize,
+    /// Writes of one principal that are denied and recorded in the audit chain.
+    pub denied_rate: Rate,
+    /// Wrong credentials from one address (of IPv6: one /64) that are asked of the quorum.
+    pub wrong_credentials_rate: Rate,
 }
 
 impl Default for Limits {
@@ -43,6 +53,10 @@ impl Default for Limits {
             streams_max: 1024,
             connections_max: 16_384,
             requests_per_connection_max: 256,
+            principal_rate: Rate { per_second: 10_000, burst: 20_000 },
+            principal_in_flight_max: 512,
+            denied_rate: Rate { per_second: 10, burst: 200 },
+            wrong_credentials_rate: Rate { per_second: 10, burst: 100 },
         }
     }
 }

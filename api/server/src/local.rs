@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 
 use crate::{
+    Limits,
     envelope::Envelope,
     gateway::{self, Core, GatewayOptions, Inbound, Outbound, Service, Sessions},
     metrics::Metrics,
@@ -53,7 +54,8 @@ impl LocalApi {
         let client = pki::client_config(&[authority.cert_der().clone()], Some(&identity))?;
         let metrics = Metrics::default();
         server_module.attach(&registry, &authority);
-        let envelope = Envelope::new(&registry, context.clone(), metrics.clone());
+        let limits = Limits::default();
+        let envelope = Envelope::new(&registry, context.clone(), metrics.clone(), &limits);
         let envelope = Arc::new(envelope.map_err(ServeError::Setup)?);
         let core = Core {
             handlers: registry.status_handlers(),

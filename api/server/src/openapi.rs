@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use palisade_contract::{Code, Method, MethodKind, Registry, Verb};
+use palisade_contract::{Code, Handler, Method, MethodKind, Registry, Verb};
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
@@ -96,10 +96,10 @@ fn operation(route: &Route, input: &Value, output: &Value, definitions: &Value) 
         }
     }
     let mut shared = vec!["requestId"];
-    shared.extend(if writes {
-        &["idempotencyKey", "ifMatch", "dryRun"][..]
-    } else {
-        &["consistency", "atRevision"]
+    shared.extend(match (writes, &method.handler) {
+        (true, Handler::Action(_)) => &["idempotencyKey", "dryRun"][..],
+        (true, _) => &["idempotencyKey", "ifMatch", "dryRun"],
+        (false, _) => &["consistency", "atRevision"],
     });
     if method.list {
         shared.extend(["limit", "cursor"].iter().filter(|name| !properties.contains_key(**name)));

@@ -14,8 +14,12 @@ use palisade_state::{
     port::{jittered, timeout},
 };
 
-/// How long a write may take, repetitions among it.
+/// How long a write may take: the read before it, the commit, and repetitions. What the caller takes to send its request is
+/// not in it.
 pub(crate) const WRITE_BUDGET: Duration = Duration::from_secs(5);
+
+/// By so much may a store be late with saying that there is no quorum before it is not waited for.
+const GRACE: Duration = Duration::from_millis(100);
 
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 
@@ -28,27 +32,27 @@ pub(crate) struct Once {
     pub(crate) may_be_known: bool,
 }
 
-/// Builds and proposes; what an earlier proposal under the key answered is answered again.
+/// Builds and proposes until `deadline`; what an earlier proposal under the key answered is answered again.
 pub(crate) async fn commit_once(
     cx: &Context,
     first: View,
     once: Once,
+    deadline: Duration,
     mut build: impl FnMut(&mut Tx) -> Result<()> + Send,
 ) -> Result<Committed, CommitError<Error>> {
-    let deadline = cx.rt.now() + WRITE_BUDGET;
     let Once { key, mut may_be_known } = once;
     let mut view = first;
     let mut was_unknown = false;
     let mut backoff = RETRY_FIRST;
     loop {
         let left = deadline.saturating_sub(cx.rt.now());
-        let attempt = commit::run(&*cx.store, &*cx.rt, view, |tx| {
+        let attempt = commit::run_by(&*cx.store, &*cx.rt, view, deadline, |tx| {
             build(tx)?;
             cx.check_tables(tx)?;
             tx.idempotent(key.clone());
             Ok(())
         });
-        let ended = timeout(&*cx.rt, left, attempt).await;
+        let ended = timeout(&*cx.rt, left + GRACE, attempt).await;
         match ended.unwrap_or(Err(CommitError::Store(StoreError::Unknown))) {
             Err(CommitError::Store(StoreError::Unknown)) => {
                 (was_unknown, may_be_known) = (true, true);
@@ -71,14 +75,26 @@ pub(crate) async fn commit_once(
     }
 }
 
-/// What was answered under the key, or else the refusal. The probe holds a check that never holds,
-/// so the kernel either finds the key, which it looks at first, or changes nothing.
+/// What was answered under the key, or else the refusal.
 async fn known_or(
     cx: &Context,
     key: Idempotency,
     refused: Error,
     deadline: Duration,
 ) -> Result<Committed, CommitError<Error>> {
+    match known(cx, key, deadline).await? {
+        Some(committed) => Ok(committed),
+        None => Err(CommitError::Refused(refused)),
+    }
+}
+
+/// What was answered under the key. The probe holds a check that never holds, so the kernel either finds the key, which it
+/// looks at first, or changes nothing.
+pub(crate) async fn known(
+    cx: &Context,
+    key: Idempotency,
+    deadline: Duration,
+) -> Result<Option<Committed>, CommitError<Error>> {
     let never = PointCheck {
         table: "palisade.probe".to_owned(),
         key: vec![],
@@ -89,7 +105,8 @@ async fn known_or(
     let mut backoff = RETRY_FIRST;
     let outcome = loop {
         let left = deadline.saturating_sub(cx.rt.now());
-        let asked = timeout(&*cx.rt, left, cx.store.propose(probe.clone().into())).await;
+        let asked = cx.store.propose_within(probe.clone().into(), left);
+        let asked = timeout(&*cx.rt, left + GRACE, asked).await;
         match asked.unwrap_or(Err(StoreError::Unknown)) {
             Err(StoreError::Unknown) if cx.rt.now() + backoff < deadline => {
                 cx.rt.sleep(jittered(&*cx.rt, backoff)).await;
@@ -100,9 +117,9 @@ async fn known_or(
     };
     match outcome.verdict {
         Some(Verdict::Replayed(response)) => {
-            Ok(Committed { revision: outcome.revision, response, replayed: true })
+            Ok(Some(Committed { revision: outcome.revision, response, replayed: true }))
         }
         Some(Verdict::IdempotencyMismatch(_)) => Err(CommitError::IdempotencyMismatch),
-        _ => Err(CommitError::Refused(refused)),
+        _ => Ok(None),
     }
 }

@@ -34,7 +34,7 @@ use crate::{
     metrics::Metrics,
     module::ServerModule,
     pki::{self, Authority, ClientAuth, Identity, Peer, PkiError},
-    rest::{Body, BoxError, Rest, holding},
+    rest::{Body, BoxError, Origin, Rest, holding},
     stop::Stop,
 };
 
@@ -140,7 +140,7 @@ impl ApiServer {
         server_module.attach(&registry, &authority);
         let rt = context.rt.clone();
         let sessions = Arc::new(Sessions::new(rt.clone(), metrics.clone()));
-        let envelope = Envelope::new(&registry, context.clone(), metrics.clone());
+        let envelope = Envelope::new(&registry, context.clone(), metrics.clone(), &limits);
         let envelope = Arc::new(envelope.map_err(ServeError::Setup)?);
         let (stop, hard_stop) = (Stop::default(), Stop::default());
         let rest = Rest::new(
@@ -262,7 +262,7 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) {
                     tracing::warn!(%from, "a connection was refused: too many are open");
                     continue;
                 }
-                let task = connection(shared.clone(), tcp, open);
+                let task = connection(shared.clone(), tcp, Origin(from.ip()), open);
                 shared.rt.spawn("api-connection", Box::pin(task));
             }
             Err(error) => {
@@ -353,7 +353,7 @@ where
     }
 }
 
-async fn connection(shared: Arc<Shared>, tcp: TcpStream, open: Open) {
+async fn connection(shared: Arc<Shared>, tcp: TcpStream, from: Origin, open: Open) {
     let _open = open;
     let _ = tcp.set_nodelay(true);
     let handshake = shared.acceptor.accept(tcp);
@@ -370,7 +370,7 @@ async fn connection(shared: Arc<Shared>, tcp: TcpStream, open: Open) {
         }
     };
     match peer(&shared, &stream) {
-        Ok(peer) => serve(shared, stream, peer).await,
+        Ok(peer) => serve(shared, stream, from, peer).await,
         Err(error) => tracing::warn!(%error, "a client certificate names nobody"),
     }
 }
@@ -408,12 +408,18 @@ fn builder(shared: &Shared, http2: bool) -> Builder<Executor> {
     builder
 }
 
-async fn serve(shared: Arc<Shared>, stream: TlsStream<TcpStream>, peer: Option<Peer>) {
+async fn serve(
+    shared: Arc<Shared>,
+    stream: TlsStream<TcpStream>,
+    from: Origin,
+    peer: Option<Peer>,
+) {
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let activity = Activity::new(shared.rt.clone());
     let service = {
         let (shared, activity) = (shared.clone(), activity.clone());
-        service_fn(move |request: Request<Incoming>| {
+        service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(from);
             let (shared, peer) = (shared.clone(), peer.clone());
             let serving = activity.begin();
             async move {

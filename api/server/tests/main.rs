@@ -6,8 +6,11 @@
     reason = "tests and their support end at what they did not expect"
 )]
 
+mod deadline;
 mod gateway;
+mod hostile;
 mod limits;
+mod rates;
 mod rest;
 mod support;
 mod watch;

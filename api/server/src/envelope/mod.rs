@@ -9,34 +9,44 @@
 //! - `ENV-2` Each mutation leaves one audit record: with its writes when it is applied, by itself
 //!   when it is refused or is an action, whose effect is not in a transaction.
 //! - `ENV-3` Queries never write.
+//! - `ENV-4` A write is answered within [`WRITE_BUDGET`] of the envelope's own time: the read before it, the commit, and the
+//!   record of a refusal share it.
 
+mod action;
 mod page;
 mod route;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use palisade_contract::{
     Code, Context, Error, Handler, MethodContext, MethodKind, Principal, Registry, Resource,
     Result, id, method::ByteStream, ports::Credential,
 };
 use palisade_state::{
-    Tx, View,
+    StoreError, Tx, View,
     command::{AuditDraft, Idempotency},
     commit::Committed,
+    port::timeout,
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    json,
+    Limits, json,
     metrics::Metrics,
     problem,
-    propose::{Once, commit_once},
+    propose::{Once, WRITE_BUDGET, commit_once},
+    rate::Rates,
 };
 
 pub use page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 pub(crate) use route::routes as routes_of;
 pub use route::{FieldKind, Route};
+
+/// Of what an audit record says it is about: a name that is refused may be as long as a request.
+const RECORDED_CHARS_MAX: usize = 512;
+
+const NO_QUORUM: StoreError = StoreError::NoQuorum { waited_ms: 5_000 };
 
 /// The field of an input that says whose things it is about.
 const TENANT: &str = "tenant";
@@ -106,6 +116,8 @@ pub struct Authenticated {
     pub principal: Principal,
     /// The view that the call reads.
     pub view: View,
+    /// How long it took to have the view: of a write's time, so much is spent.
+    pub spent: Duration,
 }
 
 /// All methods, behind the steps.
@@ -113,6 +125,7 @@ pub struct Envelope {
     context: Context,
     routes: BTreeMap<String, Arc<Route>>,
     metrics: Metrics,
+    rates: Arc<Rates>,
 }
 
 impl Envelope {
@@ -120,7 +133,12 @@ impl Envelope {
     ///
     /// # Errors
     /// `INVALID_CONFIG` when two methods have one id.
-    pub fn new(registry: &Registry, context: Context, metrics: Metrics) -> Result<Self> {
+    pub fn new(
+        registry: &Registry,
+        context: Context,
+        metrics: Metrics,
+        limits: &Limits,
+    ) -> Result<Self> {
         let mut routes = BTreeMap::new();
         for route in route::routes(registry) {
             let id = route.id.clone();
@@ -131,7 +149,13 @@ impl Envelope {
                 ));
             }
         }
-        Ok(Self { context, routes, metrics })
+        let rates = Rates::new(context.rt.clone(), limits, metrics.clone());
+        Ok(Self { context, routes, metrics, rates })
+    }
+
+    /// How often somebody may ask.
+    pub(crate) fn rates(&self) -> &Arc<Rates> {
+        &self.rates
     }
 
     /// The ports.
@@ -191,19 +215,24 @@ impl Envelope {
         caller: Caller,
         consistency: Consistency,
     ) -> Result<Authenticated> {
-        let store = &self.context.store;
+        let Context { store, rt, .. } = &self.context;
+        let begun = rt.now();
         let view = match consistency {
             Consistency::Local => store.view(),
-            Consistency::Linearizable => store.linearizable().await?,
+            Consistency::Linearizable => {
+                let read = timeout(&**rt, WRITE_BUDGET, store.linearizable()).await;
+                read.unwrap_or(Err(NO_QUORUM))?
+            }
             Consistency::AtRevision(revision) => store.at_revision(revision).await?,
         };
+        let spent = rt.now().saturating_sub(begun);
         let principal = match caller {
             Caller::Internal(principal) => principal,
             Caller::Credential(credential) => {
                 self.context.ports.access.get()?.authenticate(&view, &credential)?
             }
         };
-        Ok(Authenticated { principal, view })
+        Ok(Authenticated { principal, view, spent })
     }
 
     /// The steps after the method was found.
@@ -245,16 +274,21 @@ impl Envelope {
         let method = &route.method;
         let input = within(route, input, &who.principal);
         (method.validate)(&input)?;
+        action::check_conditions(method, &options)?;
         let resource = (method.resource)(&input);
-        let Authenticated { principal, view } = who;
+        let Authenticated { principal, view, spent } = who;
+        let deadline = self.context.rt.now() + WRITE_BUDGET.saturating_sub(spent);
         let allowed = self.context.ports.access.get()?.authorize(
             &view,
             &principal,
             &method.action,
             &resource,
         );
-        let call = Call { route, principal, resource, view, options };
+        let call = Call { route, principal, resource, view, options, deadline };
         if let Err(denied) = allowed {
+            if call.is_recorded() {
+                self.rates.deny(&call.principal.name)?;
+            }
             self.audit_refusal(&call, &denied).await;
             return Err(denied);
         }
@@ -272,22 +306,7 @@ impl Envelope {
                 let stream = run(cx, call.view, input).await?;
                 Ok(Answer { reply: Reply::Stream(stream), revision, etag: None, replayed: false })
             }
-            Handler::Action(run) => {
-                let ended = run(cx, input).await;
-                match &ended {
-                    Ok(_) if !call.options.dry_run => {
-                        // It has happened, whether it is told or not.
-                        if let Err(error) = self.record(call.audit("ok")).await {
-                            let request_id = &call.options.request_id;
-                            tracing::error!(%request_id, %error, "an action could not be audited");
-                        }
-                    }
-                    Ok(_) => {}
-                    Err(refused) => self.audit_refusal(&call, refused).await,
-                }
-                let revision = self.context.store.view().revision();
-                Ok(Answer { reply: Reply::Json(ended?), revision, etag: None, replayed: false })
-            }
+            Handler::Action(run) => self.act(&call, cx, input, &**run).await,
             Handler::Mutation(run) => {
                 let build = |tx: &mut Tx| run(&cx, tx, input.clone());
                 if call.options.dry_run {
@@ -308,17 +327,16 @@ impl Envelope {
         input: &Value,
         build: impl Fn(&mut Tx) -> Result<Value> + Send + Sync,
     ) -> Result<Answer> {
-        let key = call.options.idempotency_key.clone();
+        let key = call.options.idempotency_key.as_deref();
         let once = Once {
             may_be_known: key.is_some(),
-            key: Idempotency {
-                scope: format!("{} {}", call.principal.name, call.route.id),
-                key: key.unwrap_or_else(|| id::mint(&*self.context.rt, "once")),
-                request_hash: request_hash(&call.route.id, input),
+            key: match key {
+                Some(key) => call.key(key, input),
+                None => call.key(&id::mint(&*self.context.rt, "once"), input),
             },
         };
         let draft = call.audit("ok");
-        let committed = commit_once(&self.context, call.view.clone(), once, |tx| {
+        let committed = commit_once(&self.context, call.view.clone(), once, call.deadline, |tx| {
             let value = build(tx)?;
             tx.respond(serde_json::to_vec(&value).map_err(Error::internal)?);
             let mut draft = draft.clone();
@@ -335,17 +353,14 @@ impl Envelope {
 
     /// `ENV-2`. The refusal is answered even when it cannot be recorded.
     async fn audit_refusal(&self, call: &Call<'_>, refused: &Error) {
-        let method = &call.route.method;
-        let writes =
-            method.audited || matches!(method.kind, MethodKind::Mutation | MethodKind::Destructive);
         let transient = matches!(
             refused.code,
             Code::NoQuorum | Code::Unavailable | Code::NoSpace | Code::RateLimited
         );
-        if !writes || transient || call.options.dry_run {
+        if !call.is_recorded() || transient {
             return;
         }
-        if let Err(error) = self.record(call.audit(refused.code.as_str())).await {
+        if let Err(error) = self.record(call.audit(refused.code.as_str()), call.deadline).await {
             let request_id = &call.options.request_id;
             tracing::warn!(%request_id, %error, "a refused mutation could not be audited");
         }
@@ -354,7 +369,7 @@ impl Envelope {
     /// Records a read. On a full disk there is no room for its record, and a backup is wanted most: it is in this
     /// replica's log then.
     async fn record_read(&self, call: &Call<'_>) -> Result<()> {
-        match self.record(call.audit("ok")).await {
+        match self.record(call.audit("ok"), call.deadline).await {
             Err(error) if error.code == Code::NoSpace => {
                 let (actor, method) = (&call.principal.name, &call.route.id);
                 let request_id = &call.options.request_id;
@@ -366,7 +381,7 @@ impl Envelope {
     }
 
     /// Appends one record to the audit chain, with nothing else in its transaction.
-    async fn record(&self, draft: AuditDraft) -> Result<()> {
+    async fn record(&self, draft: AuditDraft, deadline: Duration) -> Result<()> {
         let once = Once {
             may_be_known: false,
             key: Idempotency {
@@ -375,7 +390,7 @@ impl Envelope {
                 request_hash: vec![],
             },
         };
-        commit_once(&self.context, self.context.store.view(), once, |tx| {
+        commit_once(&self.context, self.context.store.view(), once, deadline, |tx| {
             tx.audit(draft.clone());
             Ok(())
         })
@@ -391,9 +406,18 @@ struct Call<'a> {
     resource: Resource,
     view: View,
     options: CallOptions,
+    /// Until when it may write.
+    deadline: Duration,
 }
 
 impl Call<'_> {
+    /// Whether it leaves an audit record, also when it is refused.
+    fn is_recorded(&self) -> bool {
+        let method = &self.route.method;
+        let writes = matches!(method.kind, MethodKind::Mutation | MethodKind::Destructive);
+        (method.audited || writes) && !self.options.dry_run
+    }
+
     fn method_context(&self, context: &Context) -> MethodContext {
         MethodContext {
             context: context.clone(),
@@ -401,6 +425,15 @@ impl Call<'_> {
             request_id: self.options.request_id.clone(),
             dry_run: self.options.dry_run,
             if_match: self.options.if_match,
+        }
+    }
+
+    /// What keeps the answer under the caller's key.
+    fn key(&self, key: &str, input: &Value) -> Idempotency {
+        Idempotency {
+            scope: format!("{} {}", self.principal.name, self.route.id),
+            key: key.to_owned(),
+            request_hash: request_hash(&self.route.id, input),
         }
     }
 
@@ -413,7 +446,7 @@ impl Call<'_> {
         AuditDraft {
             actor: self.principal.name.clone(),
             method: self.route.id.clone(),
-            resource: format!("{}{of}", self.resource),
+            resource: format!("{}{of}", self.resource).chars().take(RECORDED_CHARS_MAX).collect(),
             tenant: if bound.is_empty() { owner.clone() } else { bound.clone() },
             outcome: outcome.to_owned(),
             request_id: self.options.request_id.clone(),

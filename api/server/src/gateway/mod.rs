@@ -32,7 +32,7 @@ use crate::{
     metrics::Metrics,
     pki::{self, Authority, Peer, PeerRole, PkiError},
     problem,
-    propose::{Once, commit_once},
+    propose::{Once, WRITE_BUDGET, commit_once},
     stop::Stop,
 };
 
@@ -286,6 +286,7 @@ impl Service {
     pub(crate) async fn redeem(&self, request: &ports::JoinRequest) -> Result<Joined, Status> {
         let context = &self.0.context;
         let nodes = context.ports.nodes.get().map_err(|e| refused(&e))?.clone();
+        let deadline = context.rt.now() + WRITE_BUDGET;
         let view = context.store.linearizable().await.map_err(|e| refused(&e.into()))?;
         let token_hash = Sha256::digest(request.token.as_bytes()).to_vec();
         let once = Once {
@@ -297,7 +298,7 @@ impl Service {
                 request_hash: token_hash,
             },
         };
-        let ended = commit_once(context, view, once, |tx| {
+        let ended = commit_once(context, view, once, deadline, |tx| {
             let node = nodes.join(context, tx, request)?;
             let joined = Joined { id: node.id, name: node.name };
             tx.respond(serde_json::to_vec(&joined).map_err(Error::internal)?);
@@ -377,6 +378,7 @@ impl Gateway for Service {
         let new_key = pki::request_key(&csr_der).map_err(|error| pki_status(&error))?;
         let context = &self.0.context;
         let nodes = context.ports.nodes.get().map_err(|e| refused(&e))?.clone();
+        let deadline = context.rt.now() + WRITE_BUDGET;
         let view = context.store.linearizable().await.map_err(|e| refused(&e.into()))?;
         nodes.authenticate(&view, &node, &old_key).map_err(|e| refused(&e))?;
         let once = Once {
@@ -387,7 +389,7 @@ impl Gateway for Service {
                 request_hash: Sha256::digest(old_key.as_bytes()).to_vec(),
             },
         };
-        commit_once(context, view, once, |tx| nodes.renew(tx, &node, &old_key, &new_key))
+        commit_once(context, view, once, deadline, |tx| nodes.renew(tx, &node, &old_key, &new_key))
             .await
             .map_err(commit_status)?;
         self.0.metrics.count("gateway.renew", "OK");

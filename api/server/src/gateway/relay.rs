@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::Core;
-use crate::pki;
+use crate::{pki, trace};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,10 +86,13 @@ async fn fetch(core: &Core, replica: u64, address: &str, path: &str) -> Result<B
         .await
         .map_err(|error| unreachable(replica, error))?;
     rt.spawn("log-relay", Box::pin(async move { drop(connection.await) }));
-    let request = Request::get(path)
+    let mut request = Request::get(path)
         .header(header::HOST, pki::replica_name(replica))
         .body(Empty::<Bytes>::new())
         .map_err(Error::internal)?;
+    if let Some(trace) = trace::current() {
+        trace.put(request.headers_mut());
+    }
     let answered = timeout(&**rt, ANSWER_TIMEOUT, sender.send_request(request)).await;
     let response = match answered {
         Some(answered) => answered.map_err(|error| unreachable(replica, error))?,

@@ -8,14 +8,15 @@ use palisade_contract::{Code, Error, InstanceId, NodeId, Resource, Result};
 use palisade_state::{StoreError, port::timeout};
 use serde_json::json;
 
-use super::{Body, Incoming, Refusal, Rest, full, insert, request};
-use crate::{
-    envelope::{Caller, Consistency},
-    module::SYSTEM_READ,
-    pki::PeerRole,
-};
+use super::{Admitted, Body, Incoming, Refusal, Rest, full, insert, request};
+use crate::{envelope::Consistency, module::SYSTEM_READ, pki::PeerRole};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Whether a path asks for health alone: who does so often is not measured.
+pub(super) fn is_asked(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz")
+}
 
 pub(super) fn alive() -> Response<Body> {
     let mut response = Response::new(full("ok\n"));
@@ -55,9 +56,7 @@ impl Rest {
     }
 
     pub(super) async fn metrics(&self, incoming: &Incoming<'_>) -> Result<Response<Body>, Refusal> {
-        let credential = request::credential(&incoming.parts.headers, incoming.peer)?;
-        let caller = Caller::Credential(credential);
-        let who = self.envelope.authenticate(caller, Consistency::Local).await?;
+        let Admitted { who, pass: _pass, .. } = self.admit(incoming, Consistency::Local).await?;
         let resource = Resource::cluster("metrics", "");
         let access = self.envelope.context().ports.access.get()?;
         access.authorize(&who.view, &who.principal, SYSTEM_READ, &resource)?;
@@ -76,8 +75,7 @@ impl Rest {
         incoming: &Incoming<'_>,
         query: &request::Query,
     ) -> Result<Response<Body>, Refusal> {
-        let credential = request::credential(&incoming.parts.headers, incoming.peer)?;
-        self.envelope.authenticate(Caller::Credential(credential), query.consistency).await?;
+        self.admit(incoming, query.consistency).await?;
         let mut response = Response::new(full(self.openapi.clone()));
         insert(&mut response, header::CONTENT_TYPE, "application/json");
         Ok(response)

@@ -4,6 +4,7 @@
 //! - `REST-1` Nothing that a client sends can end the process or keep a connection without work
 //!   for longer than [`crate::Limits`] says.
 
+mod admit;
 mod body;
 mod health;
 mod request;
@@ -14,9 +15,10 @@ mod watching;
 use std::{
     panic::AssertUnwindSafe,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -29,17 +31,22 @@ use palisade_contract::{Code, Error, Result, id};
 use prometheus_client::registry::Registry as MetricsRegistry;
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::Instrument as _;
 
 use crate::{
     Limits,
-    envelope::{Answer, CallOptions, Caller, Envelope, Reply, Route},
+    envelope::{Answer, CallOptions, Envelope, Reply, Route},
     gateway::Sessions,
     json, openapi,
     pki::Peer,
     problem,
+    rate::Pass,
+    trace::{self, Trace},
     watch::Feeds,
 };
 
+use admit::Admitted;
+pub(crate) use admit::Origin;
 pub(crate) use body::{Body, BoxError, full, holding, stream};
 pub use routes::{BASE, http_method};
 use routes::{Found, Routes};
@@ -82,6 +89,8 @@ struct Incoming<'a> {
     parts: &'a Parts,
     peer: Option<&'a Peer>,
     request_id: &'a str,
+    /// The method that it is for, once that is known.
+    method: OnceLock<String>,
 }
 
 impl Rest {
@@ -119,13 +128,23 @@ impl Rest {
         let (parts, body) = request.into_parts();
         let request_id =
             request::given_id(&parts.headers).unwrap_or_else(|| id::mint(&**rt, "req"));
-        let incoming = Incoming { parts: &parts, peer, request_id: &request_id };
-        let answered = AssertUnwindSafe(self.dispatch(&incoming, body)).catch_unwind().await;
+        let method = OnceLock::new();
+        let incoming = Incoming { parts: &parts, peer, request_id: &request_id, method };
+        let begun = rt.now();
+        let trace = Trace::of(&parts.headers, &**rt);
+        let span = trace.enter(&request_id);
+        let work = trace::within(trace, self.dispatch(&incoming, body)).instrument(span);
+        let answered = AssertUnwindSafe(work).catch_unwind().await;
         let answered = answered.unwrap_or_else(|_| {
             tracing::error!(request_id, path = parts.uri.path(), "a request handler panicked");
             Err(Error::internal("a request handler panicked").into())
         });
         let mut response = answered.unwrap_or_else(|refused| self.refuse(&incoming, refused));
+        if !health::is_asked(parts.uri.path()) {
+            let method = incoming.method.get().map_or("unknown", String::as_str);
+            let took = rt.now().saturating_sub(begun);
+            self.envelope.metrics().took(method, response.status(), took);
+        }
         let headers = response.headers_mut();
         if let Ok(value) = HeaderValue::from_str(&request_id) {
             headers.insert(request::REQUEST_ID, value);
@@ -193,13 +212,14 @@ impl Rest {
         B::Error: std::fmt::Display,
     {
         let headers = &incoming.parts.headers;
-        let credential = request::credential(headers, incoming.peer)?;
-        let caller = Caller::Credential(credential.clone());
-        let who = self.envelope.authenticate(caller, query.consistency).await?;
+        let admitted = self.admit(incoming, query.consistency).await?;
+        let Admitted { who, credential, pass } = admitted;
+        let permit = (permit, pass);
         let (route, parameters) = match self.routes.find(&incoming.parts.method, below)? {
             Found::Method(route, parameters) => (route, parameters),
             Found::OtherVerbs(allow) => return self.other_verb(incoming, allow),
         };
+        let _ = incoming.method.set(route.id.clone());
         let last_event_id = request::last_event_id(headers, &query)?;
         if query.watch {
             let watched = watching::Asked { route, parameters, credential, who, last_event_id };
@@ -296,7 +316,7 @@ impl Rest {
         incoming: &Incoming<'_>,
         route: &Route,
         answer: Answer,
-        permit: OwnedSemaphorePermit,
+        permit: (OwnedSemaphorePermit, Pass),
     ) -> Result<Response<Body>, Refusal> {
         let mut response = match answer.reply {
             Reply::Stream(bytes) => self.streamed(bytes, route.method.media)?,
@@ -347,6 +367,7 @@ impl Rest {
     fn refuse(&self, incoming: &Incoming<'_>, refused: Refusal) -> Response<Body> {
         let Refusal { error, status, allow } = refused;
         let status = status.unwrap_or_else(|| problem::status_of(error.code));
+        self.envelope.metrics().refused(error.code.as_str());
         let path = incoming.parts.uri.path();
         problem::log(&error, path, incoming.request_id);
         let bytes = problem::document(&error, status, path, incoming.request_id);
@@ -360,7 +381,8 @@ impl Rest {
             insert(&mut response, header::WWW_AUTHENTICATE, "Bearer realm=\"palisade\"");
         }
         if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-            insert(&mut response, header::RETRY_AFTER, "1");
+            let wait = error.retry_after.map_or(1, whole_seconds);
+            insert(&mut response, header::RETRY_AFTER, &wait.to_string());
         }
         // What is left of the body is not read.
         let unread =
@@ -371,6 +393,11 @@ impl Rest {
         }
         response
     }
+}
+
+/// No less than that, and no less than one.
+fn whole_seconds(wait: Duration) -> u64 {
+    (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
 fn insert(response: &mut Response<Body>, name: header::HeaderName, value: &str) {

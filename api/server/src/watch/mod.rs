@@ -99,7 +99,7 @@ pub(crate) async fn start(
     let Watching { route, credential, who, consistency, request_id, since, stopping, .. } =
         watching;
     let context = envelope.context().clone();
-    let Authenticated { principal, view } = who;
+    let Authenticated { principal, view, .. } = who;
     envelope.metrics().count(&route.id, "WATCH");
     let watcher = Watcher { context, route, input, credential, principal, resource, request_id };
     watcher.authorize(&view)?;

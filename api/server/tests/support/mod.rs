@@ -1,6 +1,7 @@
 //! A server with a tiny module, its certificates, and clients for it.
 
 pub mod agent;
+pub mod ailing;
 pub mod client;
 pub mod nodes;
 pub mod watcher;

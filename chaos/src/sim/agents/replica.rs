@@ -114,6 +114,19 @@ impl Store for Held {
         .boxed()
     }
 
+    fn propose_within(
+        &self,
+        command: Command,
+        limit: Duration,
+    ) -> BoxFuture<'_, Result<Outcome, StoreError>> {
+        let replica = self.get();
+        async move {
+            let Some(replica) = replica else { return Err(StoreError::Unavailable(ENDED.into())) };
+            replica.propose_within(command, limit).await
+        }
+        .boxed()
+    }
+
     fn watch(&self) -> Watch {
         self.get().map_or_else(|| MemoryStore::default().watch(), |replica| replica.watch())
     }
