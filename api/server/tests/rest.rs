@@ -397,3 +397,23 @@ async fn a_write_that_raced_is_built_again() {
     assert_eq!((one.status.as_u16(), other.status.as_u16()), (200, 200));
     assert_ne!(one.header("etag"), other.header("etag"));
 }
+
+#[tokio::test]
+async fn whoever_is_bound_to_a_tenant_reads_neither_metrics_nor_the_self_check() {
+    let world = world().await;
+    let ask =
+        |path: &str| world.call("GET", path).header("authorization", "Bearer pal_acme").send();
+    for path in ["/metrics", "/api/compute/self-check", "/api/compute/audit/verify"] {
+        let refused = ask(path).await;
+        assert_eq!(
+            (refused.status.as_u16(), refused.code().as_str()),
+            (403, "ACCESS_DENIED"),
+            "{path}"
+        );
+    }
+    for path in ["/api/compute/events", "/api/compute/audit?tenant=acme", "/openapi.json"] {
+        assert_eq!(ask(path).await.status, 200, "{path}");
+    }
+    assert_eq!(ask("/api/compute/events?tenant=other").await.status, 403);
+    assert_eq!(ask("/api/compute/audit?tenant=").await.status, 403);
+}

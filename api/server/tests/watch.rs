@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use palisade_state::Store;
+use palisade_state::{
+    Store,
+    command::{EventDraft, Kind, Txn},
+};
 use serde_json::json;
 
 use crate::support::{World, watcher::Watcher, world};
@@ -180,4 +183,39 @@ async fn what_cannot_be_watched_is_refused_and_says_why() {
     }
     let denied = world.call("GET", "/api/compute/widgets?watch=true").send().await;
     assert_eq!(denied.status, 401);
+}
+
+/// Publishes an event of a tenant.
+fn tell(world: &World, tenant: &str) {
+    let event = EventDraft {
+        kind: "pet.fed".to_owned(),
+        tenant: tenant.to_owned(),
+        subject: "pet/rex".to_owned(),
+        data: b"{}".to_vec(),
+    };
+    let txn = Txn { events: vec![event], ..Txn::default() };
+    assert!(world.store.memory.apply(Kind::Txn(txn).into()).unwrap().is_applied());
+}
+
+#[tokio::test]
+async fn whoever_is_bound_to_a_tenant_watches_its_events_and_is_not_told_how_many_others_have() {
+    let world = world().await;
+    for tenant in ["acme", "other", "", "other"] {
+        tell(&world, tenant);
+    }
+    let events = "/events?watch=true";
+    let mut watcher = Watcher::start(&world, "pal_acme", events, None).await;
+    let (told, mark) = watcher.up_to_mark().await;
+    assert_eq!((told.len(), mark.as_str()), (1, "1@memory"), "TEN-1: {told:?}");
+    tell(&world, "other");
+    tell(&world, "acme");
+    let event = watcher.next().await.unwrap();
+    assert_eq!((&event.data["tenant"], &event.data["seq"]), (&json!("acme"), &json!(6)));
+    let (_, later) = watcher.up_to_mark().await;
+    assert_eq!(later, "6@memory");
+    let mut again = Watcher::start(&world, "pal_acme", events, Some(&mark)).await;
+    let (missed, end) = again.up_to_mark().await;
+    assert_eq!((missed.len(), end.as_str()), (1, "6@memory"), "no gap, and nothing twice");
+    let others = Watcher::start(&world, "pal_acme", "/events?tenant=other&watch=true", None).await;
+    assert_eq!(others.status(), 403);
 }

@@ -173,7 +173,7 @@ impl Store for TestStore {
 }
 
 /// `pal_admin` may everything, `pal_viewer` may read, and so may `pal_fleeting` while there is a widget of that name;
-/// certificates of users are admins.
+/// certificates of users are admins. `pal_acme` may read what is of tenant acme.
 pub struct TestAccess;
 
 impl Access for TestAccess {
@@ -185,12 +185,14 @@ impl Access for TestAccess {
             }
             Credential::Token(token) if token == "pal_admin" => ("token/admin", "admin"),
             Credential::Token(token) if token == "pal_viewer" => ("token/viewer", "viewer"),
+            Credential::Token(token) if token == "pal_acme" => ("token/acme", "viewer"),
             Credential::Certificate { uri, .. } if uri.ends_with("/user/ada") => {
                 ("user/ada", "admin")
             }
             _ => return Err(Error::new(Code::Unauthenticated, "not accepted")),
         };
-        Ok(Principal { name: name.to_owned(), roles: vec![role.to_owned()], tenant: String::new() })
+        let tenant = if name == "token/acme" { "acme" } else { "" }.to_owned();
+        Ok(Principal { name: name.to_owned(), roles: vec![role.to_owned()], tenant })
     }
 
     fn authorize(
@@ -198,8 +200,11 @@ impl Access for TestAccess {
         _view: &View,
         principal: &Principal,
         action: &str,
-        _resource: &Resource,
+        resource: &Resource,
     ) -> Result<()> {
+        if !principal.tenant.is_empty() && principal.tenant != resource.tenant {
+            return Err(Error::new(Code::AccessDenied, format!("not {}'s", principal.tenant)));
+        }
         if principal.roles == ["admin"] || action.ends_with(":read") {
             return Ok(());
         }
