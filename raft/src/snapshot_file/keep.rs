@@ -55,6 +55,12 @@ pub fn newest_good_with<T: Default>(
     take: &mut dyn FnMut(&mut T, Bytes),
 ) -> Result<(Newest, T), SnapshotError> {
     let mut bad = Vec::new();
+    // The log will be purged up to what is found: its name must not go with the next power cut, and whoever gave it
+    // may have been killed before he had synced it.
+    match files.sync_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        synced => synced.map_err(SnapshotError::io("sync the directory of", dir))?,
+    }
     for (_, name) in names(files, dir)? {
         let path = dir.join(name);
         let mut made = T::default();

@@ -168,6 +168,24 @@ fn the_newest_good_one_is_found_behind_bad_ones() {
 }
 
 #[test]
+fn one_whose_name_was_not_durable_when_it_was_found_stays() {
+    let files = MemFiles::new();
+    let info = write(&files, 1, 10);
+    let unnamed = dir().join("10-1.tmp");
+    files.rename(&info.path, &unnamed).unwrap();
+    files.sync_dir(dir()).unwrap();
+    // The process that named it is killed before it has synced the name.
+    files.rename(&unnamed, &info.path).unwrap();
+    let found = |files: &MemFiles| newest_good(files, dir(), CLUSTER).unwrap().good.is_some();
+    assert!((0..20).any(|seed| !found(&files.after_kill().crash(seed))), "a power cut may take it");
+    for seed in 0..20 {
+        let killed = files.after_kill();
+        assert!(found(&killed));
+        assert!(found(&killed.crash(seed)), "what was found, and the log purged up to, is gone");
+    }
+}
+
+#[test]
 fn no_directory_means_no_snapshot() {
     let newest = newest_good(&MemFiles::new(), dir(), CLUSTER).unwrap();
     assert!(newest.good.is_none() && newest.bad.is_empty());

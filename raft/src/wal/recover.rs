@@ -5,7 +5,8 @@
 //!   with zeros, durably, before anything is appended, so they cannot come back.
 //!   They are read twice before: what a disk once answers wrongly is no reason to cut.
 //! * W3 What is recovered is durable before it is reported: bytes behind the witness's mark are written
-//!   and synced again, because after a failed sync the page cache may show what the disk does not have.
+//!   and synced again, because after a failed sync the page cache may show what the disk does not have; and so are
+//!   the names of the segments, because whoever began one may have been killed before he had synced its name.
 
 use std::collections::VecDeque;
 use std::io;
@@ -52,6 +53,8 @@ pub(super) fn recover(
     identity: Identity,
     hooks: &dyn Hooks,
 ) -> Result<(Witness, Option<Opened>), WalError> {
+    // W3 for names: whoever was killed behind a rename left one that a power cut would still take back.
+    files.sync_dir(dir).map_err(WalError::io("sync", dir))?;
     let names = files.list(dir).map_err(WalError::io("list", dir))?;
     for name in names.iter().filter(|name| name.ends_with(".tmp")) {
         let path = dir.join(name);

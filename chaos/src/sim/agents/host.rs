@@ -165,8 +165,8 @@ impl Rig {
     /// Joins through any replica. Who the node is decides the replica; the certificate is not simulated.
     async fn joins(&self) -> Option<Identity> {
         let token = self.fleet.token.get()?.clone();
+        let doors = self.fleet.doors();
         let link = {
-            let doors = self.fleet.doors();
             let to = *doors.get(self.machine.state().random.index(doors.len()))?;
             self.link(&format!("replica-{to}:2"))
         };
@@ -190,7 +190,8 @@ impl Rig {
         link.back().cross().await;
         let (node, name) = answered.ok()?.ok()?;
         self.fleet.nodes.tell(|| format!("{name} has joined"));
-        let servers = self.fleet.doors().into_iter().map(|id| format!("replica-{id}:2"));
+        // Those of when it was asked: the answer names members, whether they run or not.
+        let servers = doors.into_iter().map(|id| format!("replica-{id}:2"));
         grant(node.to_string(), name, servers.collect())
     }
 }

@@ -134,7 +134,7 @@ pub(super) fn assert_prefix(recovered: &Recovered, history: &[Record], acked: us
     );
 }
 
-/// Cuts the power at every named point, several times.
+/// Cuts the power at every named point, several times, and kills the process there once.
 pub(super) struct Shots {
     pub files: MemFiles,
     pub acked: AtomicUsize,
@@ -165,6 +165,9 @@ impl Hooks for Shots {
             let seed = images.len() as u64 * 1_000_003 + nth;
             images.push((point, seed, acked, self.files.crash(seed)));
         }
+        // The process alone: what is not durable is there still, until the power goes too.
+        let seed = images.len() as u64 * 1_000_003;
+        images.push((point, seed, acked, self.files.after_kill()));
     }
 }
 
@@ -172,13 +175,14 @@ impl Hooks for Shots {
 pub(super) fn check_images(shots: &Shots, history: &[Record]) {
     let images = std::mem::take(&mut *shots.images.lock().unwrap());
     for (point, seed, acked, image) in images {
-        let what = format!("power cut at {point}, seed {seed}");
+        let what = format!("ended at {point}, seed {seed}");
         let (mut wal, recovered) = match open_with(&image, small()) {
             Ok(opened) => opened,
             Err(error) => panic!("{what}: {error}"),
         };
         assert_prefix(&recovered, history, acked, &what);
-        let (_, again) = open(&image.crash(seed + 1));
+        let again = open_with(&image.crash(seed + 1), small());
+        let (_, again) = again.unwrap_or_else(|error| panic!("{what}, and the power cut: {error}"));
         assert_eq!(
             (again.state, &again.entries),
             (recovered.state, &recovered.entries),
