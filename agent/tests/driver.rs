@@ -104,7 +104,15 @@ async fn a_recycled_pid_is_not_signalled() {
     let rig = Rig::new();
     rig.start(script("reuse", "sleep 100"), 1).await;
     let real = rig.pid("reuse").await;
-    let mut innocent = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+    // Who begins in the same tick of the kernel's clock is taken for the same, and no pid comes back that soon.
+    let mut innocent = loop {
+        let mut other = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        if start_ticks(other.id()) != start_ticks(real) {
+            break other;
+        }
+        other.kill().unwrap();
+        other.wait().unwrap();
+    };
     rig.edit("reuse", "state.json", |state| {
         state["process"]["pid"] = innocent.id().into();
         state["cgroups"] = serde_json::json!([]);
