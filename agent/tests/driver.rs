@@ -107,7 +107,7 @@ async fn a_recycled_pid_is_not_signalled() {
     // Who begins in the same tick of the kernel's clock is taken for the same, and no pid comes back that soon.
     let mut innocent = loop {
         let mut other = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-        if start_ticks(other.id()) != start_ticks(real) {
+        if start_ticks(other.id().into()) != start_ticks(real.into()) {
             break other;
         }
         other.kill().unwrap();
