@@ -66,8 +66,9 @@ pub const BOUNDS: [Bound; 5] = [
     // Connections come and go.
     Bound { measure: Measure::Files, once: 12, each_write: 0, each_minute: 0 },
     Bound { measure: Measure::Threads, once: 4, each_write: 0, each_minute: 0 },
-    // The next segments of the log are made ahead of use, each twice as large as the one before.
-    Bound { measure: Measure::Disk, once: 64 * MIB, each_write: 8 * KIB, each_minute: 0 },
+    // The next segment of the log is made ahead of use, up to 64 MiB at once. The slope takes one that comes in the
+    // middle for half as much again, and history's store grows at the same time.
+    Bound { measure: Measure::Disk, once: 128 * MIB, each_write: 8 * KIB, each_minute: 0 },
     Bound { measure: Measure::Log, once: 16 * KIB, each_write: 0, each_minute: 16 * KIB },
 ];
 
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_log_that_is_never_trimmed_and_one_that_talks_are_found() {
-        let leaks = samples(|number, sample| sample.disk += number * 6 * MIB);
+        let leaks = samples(|number, sample| sample.disk += number * 8 * MIB);
         assert_eq!(too_much(&leaks), [Measure::Disk]);
         let talks = samples(|number, sample| sample.log += number * 8 * KIB);
         assert_eq!(too_much(&talks), [Measure::Log]);
@@ -217,6 +218,11 @@ mod tests {
         let late =
             samples(|number, sample| sample.memory += if number > 30 { 90 * MIB } else { 0 });
         assert_eq!(too_much(&late), []);
+        // As measured: a segment of 64 MiB in the middle, while history's store grew by 24.
+        let segment = samples(|number, sample| {
+            sample.disk += number * MIB + if number > 24 { 64 * MIB } else { 0 };
+        });
+        assert_eq!(too_much(&segment), []);
         let moment = samples(|number, sample| sample.files += if number == 30 { 500 } else { 0 });
         assert_eq!(too_much(&moment), []);
     }
