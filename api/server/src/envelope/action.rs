@@ -1,7 +1,8 @@
 //! Actions: what is done beside the log, and answered again under its key.
 //!
 //! # Invariants
-//! - `ACT-1` Two requests under one key are one request: the other is refused before it does anything.
+//! - `ACT-1` A request under a key that was noted for a different one (another method or input) is refused before it does
+//!   anything. The same request twice at once is made twice (`ACT-2`).
 //! - `ACT-2` An action whose answer was kept under a key is not made again under it. One that was made by a process which
 //!   ended before the answer was kept is made again by a retry, which an action must bear: it does no more than once.
 

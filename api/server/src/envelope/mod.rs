@@ -6,7 +6,7 @@
 //! # Invariants
 //! - `ENV-1` A handler runs only for a principal that may do the method's action on what the input
 //!   names.
-//! - `ENV-2` Each mutation leaves one audit record: with its writes when it is applied, by itself
+//! - `ENV-2` Each mutation that is not refused for its rate (`RATE-3`) leaves one audit record: with its writes when it is applied, by itself
 //!   when it is refused or is an action, whose effect is not in a transaction.
 //! - `ENV-3` Queries never write.
 //! - `ENV-4` A write is answered within [`WRITE_BUDGET`] of the envelope's own time: the read before it, the commit, and the
