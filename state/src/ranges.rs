@@ -79,8 +79,30 @@ pub(crate) fn first_changed<'a>(
         let deleted = state.deletions.since(view_rev);
         deleted.filter_map(|(table, key)| over(spans, table, key)).min()
     });
-    let at = changed.into_iter().chain(gone.flatten()).min()?;
-    spans.get(at).copied()
+    let at = changed.into_iter().chain(gone.flatten()).min();
+    debug_assert!(
+        is_long(state, spans) || at.is_some() == is_changed(state, spans, view_rev),
+        "RANGE-1: not what a scan answers"
+    );
+    spans.get(at?).copied()
+}
+
+/// Too long for every check to be made a second time, as a scan.
+fn is_long(state: &State, spans: &[Span<'_>]) -> bool {
+    let rows = |span: &Span<'_>| state.tables.get(span.table).map_or(0, |table| table.rows.len());
+    spans.iter().map(rows).sum::<usize>() + state.deletions.by_row.len() > 512
+}
+
+/// The answer, from all rows and all remembered deletions.
+fn is_changed(state: &State, spans: &[Span<'_>], view_rev: u64) -> bool {
+    let mut gone = state.deletions.since(view_rev);
+    let is_there = |span: &Span<'_>| {
+        state.tables.get(span.table).is_some_and(|table| {
+            range_of(&table.rows, span.start, span.end)
+                .any(|(_, record)| record.stamp().modified_rev > view_rev)
+        })
+    };
+    spans.iter().any(is_there) || gone.any(|(table, key)| over(spans, table, key).is_some())
 }
 
 fn first_over(

@@ -47,7 +47,7 @@ use std::{
 
 use futures::FutureExt;
 use openraft::AsyncRuntime;
-use palisade_state::planted::Defect;
+use palisade_state::{View, planted::Defect};
 
 pub(crate) use self::eyes::Breach;
 use self::{
@@ -183,11 +183,17 @@ async fn simulate(options: Options, nodes: Arc<Nodes>) -> Ran {
     nodes.spawn(0, faults::carry_out(world.clone(), options.plan.clone(), options.length).boxed());
     world_sleep(options.length).await;
     let converged = calm(&world, &stop, &working).await;
+    // Before time goes on: what a machine does afterwards, such as the next step of an update, is not unrest.
+    let unrest = furthest(&world)
+        .zip(world.fleet())
+        .map(|(last, fleet)| fleet.unsettled(&last))
+        .unwrap_or_default();
     if options.is_spoiled && world.nodes.has_ended() {
         lock(&records).push(record::spoiled(now()));
     }
     let (recalled, wrong) = world.eyes.past.judge(&world).await;
     wrong.into_iter().for_each(|breach| world.eyes.breach(breach.check, breach.message));
+    unrest.into_iter().for_each(|breach| world.eyes.breach(breach.check, breach.message));
     let ran = report(&world, &records, keys, converged);
     let ran = Ran { recalled, ..ran };
     if let Some(fleet) = world.fleet() {
@@ -275,6 +281,12 @@ fn is_alike(world: &World) -> bool {
     same && views.len() == world.ids().len() && first.applied().index > 0
 }
 
+/// The state of the replica that has applied most.
+fn furthest(world: &World) -> Option<View> {
+    let views = world.ids().into_iter().filter_map(|id| world.view(id));
+    views.max_by_key(|view| view.applied().index)
+}
+
 fn report(world: &World, records: &Mutex<Vec<Record>>, keys: u64, converged: bool) -> Ran {
     let records = lock(records).clone();
     for id in world.ids() {
@@ -291,10 +303,8 @@ fn report(world: &World, records: &Mutex<Vec<Record>>, keys: u64, converged: boo
         let message = format!("{limit} s after the faults replicas differ: {}", seen.join(", "));
         breaches.push(breach("quiet", message));
     }
-    let furthest = world.ids().into_iter().filter_map(|id| world.view(id));
-    if let Some(last) = furthest.max_by_key(|view| view.applied().index) {
+    if let Some(last) = furthest(world) {
         breaches.extend(judge::judge(&records, &last, keys, &world.eyes));
-        breaches.extend(world.fleet().map(|fleet| fleet.unsettled(&last)).unwrap_or_default());
     }
     let (hash, events) = world.nodes.hash();
     let (terms, applied, compared) = world.eyes.counts();

@@ -159,8 +159,31 @@ pub(crate) fn unsettled(machines: &[Arc<Machine>], view: &View) -> Vec<Breach> {
     }
     let removing = workloads.iter().filter(|(_, row)| row.get("removing") == Some(&true.into()));
     breaches.extend(removing.map(|(id, _)| breach("Q1", format!("{id} is still being removed"))));
+    breaches.extend(updates(view, &workloads));
     breaches.extend(running(machines, &wanted));
     breaches
+}
+
+/// Q1: an update goes on until all that counts is of the newest template, unless something waits for a place.
+fn updates(view: &View, workloads: &BTreeMap<String, Value>) -> Vec<Breach> {
+    let mut behind: BTreeMap<&str, String> = BTreeMap::new();
+    let mut waiting: BTreeSet<&str> = BTreeSet::new();
+    let instances = all(view, INSTANCES);
+    for (id, row) in instances.iter().filter(|(_, row)| text(row, "/life/is") == "live") {
+        let Some((name, workload)) = workloads.get_key_value(text(row, "/workload")) else {
+            continue;
+        };
+        if text(row, "/place/node").is_empty() {
+            waiting.insert(name);
+        }
+        let is_old = number(row, "/version") < number(workload, "/templateVersion")
+            || number(row, "/restarts") < number(workload, "/restarts");
+        if is_old && text(workload, "/spec/wanted") == "up" {
+            behind.insert(name, format!("{id} is of an older version of {name} and stays"));
+        }
+    }
+    behind.retain(|name, _| !waiting.contains(name));
+    behind.into_values().map(|message| breach("Q1", message)).collect()
 }
 
 /// Whether a machine's agent is there and follows the newest spec.

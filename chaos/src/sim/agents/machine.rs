@@ -28,8 +28,6 @@ pub(crate) struct Proc {
     pub(crate) stop_asked: Option<StopAsked>,
     /// An agent has called for its stop.
     pub(crate) is_leaving: bool,
-    /// When the first run of it here began.
-    pub(crate) first: Duration,
     /// When this run's process was there.
     pub(crate) since: Duration,
     signal: SignalName,
@@ -47,7 +45,6 @@ impl Proc {
             process: Process::Prepared,
             stop_asked: None,
             is_leaving: false,
-            first: now(),
             since: now(),
             signal: SignalName::parse(&spec.stop_signal).unwrap_or_default(),
             grace: Duration::from_millis(spec.stop_grace_ms),
@@ -100,6 +97,8 @@ pub(crate) struct State {
     /// The agent's spec, as it is on the disk.
     pub(crate) spec: Option<NodeSpec>,
     pub(crate) procs: BTreeMap<String, Proc>,
+    /// Since when it has a spec that names an instance, for all that it ever had.
+    pub(crate) told: BTreeMap<String, Duration>,
     /// What came down in earlier sessions.
     pub(crate) heard: Vec<NodeSpec>,
     pub(crate) is_full: bool,
@@ -129,6 +128,7 @@ impl Machine {
             identity: None,
             spec: None,
             procs: BTreeMap::new(),
+            told: BTreeMap::new(),
             heard: vec![],
             is_full: false,
             ppm: 0,
@@ -196,9 +196,8 @@ impl Machine {
     }
 
     /// The driver made an instance's directory.
-    pub(crate) fn prepare(&self, id: &str, mut proc: Proc) {
+    pub(crate) fn prepare(&self, id: &str, proc: Proc) {
         let mut state = self.state();
-        proc.first = state.procs.get(id).map_or(proc.first, |before| before.first);
         state.procs.insert(id.to_owned(), proc);
         drop(state);
         self.changed.notify_waiters();

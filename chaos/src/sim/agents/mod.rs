@@ -143,7 +143,8 @@ impl Fleet {
         judge::unsettled(&self.machines, view)
     }
 
-    /// A2: an instance that nobody touches is stopped only where its node was given up.
+    /// A2: an instance that nobody touches is stopped only where its node was given up after it was told to run it, be it
+    /// before it began to: a machine that stood still meanwhile does not know.
     fn check_steady(&self, machine: &Machine, id: &str, proc: &Proc) {
         if proc.workload != STEADY {
             return;
@@ -151,7 +152,8 @@ impl Fleet {
         let node = machine.node_id().unwrap_or_default();
         let held: Vec<Arc<Held>> = lock(&self.held).values().cloned().collect();
         held.iter().for_each(|held| self.look(&held.view()));
-        if !lock(&self.book).was_lost(&node, proc.first) {
+        let told = machine.state().told.get(id).copied();
+        if !told.is_some_and(|told| lock(&self.book).was_lost(&node, told)) {
             let name = &machine.name;
             let message = format!("{name}: {id} of a workload that nobody touches is stopped");
             self.eyes.breach("A2", message);
