@@ -126,14 +126,15 @@ fn a_method_that_takes_a_tenant_is_about_that_tenant() {
     }
 }
 
-/// API tokens are the cluster's, whomever they let in: a tenant makes none for itself.
+/// API tokens and principals are the cluster's, whomever they let in: a tenant makes none for itself.
 fn is_of_the_cluster(method: &Method) -> bool {
-    method.full_name() == "apiTokens.create"
+    ["apiTokens.create", "principals.create"].contains(&method.full_name().as_str())
 }
 
 #[test]
 fn a_bound_principal_may_nothing_on_what_is_not_its_tenants_but_what_everybody_may() {
-    let for_everybody = ["auth.canI", "auth.whoami", "cluster.trust", "system.version"];
+    let for_everybody =
+        ["auth.canI", "auth.whoami", "cluster.trust", "roles.get", "roles.list", "system.version"];
     for (method, _) in registry().methods() {
         for role in ROLES {
             for owner in ["", OTHER] {

@@ -42,11 +42,14 @@ struct Create {
     /// What to call it
     name: String,
     /// What it may: viewer, operator, tenant-admin or cluster-admin
-    #[arg(long = "role", required = true, value_name = "ROLE")]
+    #[arg(long = "role", required_unless_present = "principal", value_name = "ROLE")]
     roles: Vec<String>,
     /// The tenant in which it may
     #[arg(long)]
     tenant: Option<String>,
+    /// As whom it lets in, with the roles that that one holds
+    #[arg(long, conflicts_with_all = ["roles", "tenant"])]
+    principal: Option<String>,
     /// How long it is good [default: until revoked]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     ttl: Option<std::time::Duration>,
@@ -83,8 +86,11 @@ impl Create {
                 .hint("give another --out; a token is never written over a file"));
         }
         let secret = NewSecret::generate();
-        let mut input =
-            json!({"name": self.name, "roles": self.roles, "secretSha256": secret.sha256()});
+        let mut input = json!({"name": self.name, "secretSha256": secret.sha256()});
+        match &self.principal {
+            Some(principal) => input["principal"] = json!(principal),
+            None => input["roles"] = json!(self.roles),
+        }
         if let Some(tenant) = &self.tenant {
             input["tenant"] = json!(tenant);
         }
@@ -132,14 +138,26 @@ impl View for ApiTokens {
     const KIND: &'static str = "api-token";
 
     fn table(tokens: &[Value], _wide: bool) -> Table {
-        let now = Timestamp::now();
-        let mut table = Table::new(&["NAME", "ROLES", "TENANT", "STATUS", "EXPIRES", "AGE", "ID"]);
+        Self::table_at(tokens, Timestamp::now())
+    }
+}
+
+impl ApiTokens {
+    fn table_at(tokens: &[Value], now: Timestamp) -> Table {
+        let mut table =
+            Table::new(&["NAME", "ROLES", "TENANT", "STATUS", "LAST USED", "EXPIRES", "AGE", "ID"]);
         for token in tokens {
+            let roles = match text(token, "/principal").filter(|name| !name.is_empty()) {
+                Some(principal) => format!("as {principal}"),
+                None => words(token, "/roles"),
+            };
+            let used = text(token, "/lastUsedAt");
             table.row(vec![
                 cell(token, "/name"),
-                words(token, "/roles"),
+                roles,
                 cell(token, "/tenant"),
                 cell(token, "/status"),
+                used.map_or("never".to_owned(), |at| format!("{} ago", human::age(Some(at), now))),
                 human::until(text(token, "/expiresAt"), now),
                 human::age(text(token, "/createdAt"), now),
                 cell(token, "/id"),
@@ -150,12 +168,25 @@ impl View for ApiTokens {
 }
 
 /// The texts of a list, with commas between them.
-fn words(record: &Value, pointer: &str) -> String {
+pub(super) fn words(record: &Value, pointer: &str) -> String {
     match record.pointer(pointer) {
         Some(Value::Array(words)) if !words.is_empty() => {
             words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(",")
         }
         _ => "-".to_owned(),
+    }
+}
+
+/// Roles, and where they are held where it is not everywhere.
+pub(super) fn held(record: &Value, pointer: &str) -> String {
+    let Some(Value::Array(all)) = record.pointer(pointer) else { return words(record, "/roles") };
+    let one = |held: &Value| match text(held, "/tenant") {
+        Some(tenant) if !tenant.is_empty() => format!("{}@{tenant}", cell(held, "/role")),
+        _ => cell(held, "/role"),
+    };
+    match all.iter().map(one).collect::<Vec<_>>() {
+        none if none.is_empty() => "-".to_owned(),
+        some => some.join(","),
     }
 }
 
@@ -183,11 +214,45 @@ impl Auth {
         match session.format() {
             Format::Table | Format::Wide => {
                 let mut table = Table::new(&["NAME", "ROLES", "TENANT"]);
-                table.row(vec![cell(&me, "/name"), words(&me, "/roles"), cell(&me, "/tenant")]);
+                table.row(vec![cell(&me, "/name"), held(&me, "/holds"), cell(&me, "/tenant")]);
                 output::data(table.render().as_bytes())
             }
             Format::Name => output::data(format!("{}\n", cell(&me, "/name")).as_bytes()),
             format => output::data(output::render_value(format, &me)?.as_bytes()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_a_table() {
+        let now = "2026-01-01T00:03:00Z".parse().unwrap();
+        let token = |name: &str, roles: &[&str], principal: &str, used: Value| {
+            json!({
+                "id": "abc", "name": name, "roles": roles, "tenant": "", "principal": principal,
+                "status": "active", "createdAt": "2026-01-01T00:00:00.000Z", "expiresAt": null,
+                "lastUsedAt": used,
+            })
+        };
+        let tokens = [
+            token("bootstrap", &["cluster-admin"], "", json!("2026-01-01T00:02:00.000Z")),
+            token("ci", &[], "ci", json!(null)),
+        ];
+        insta::assert_snapshot!(ApiTokens::table_at(&tokens, now).render(), @r"
+        NAME       ROLES          TENANT  STATUS  LAST USED  EXPIRES  AGE  ID
+        bootstrap  cluster-admin  -       active  60s ago    -        3m   abc
+        ci         as ci          -       active  never      -        3m   abc
+        ");
+    }
+
+    #[test]
+    fn roles_are_told_with_their_tenants() {
+        let holds =
+            json!([{"role": "viewer", "tenant": ""}, {"role": "operator", "tenant": "acme"}]);
+        assert_eq!(held(&json!({ "holds": holds }), "/holds"), "viewer,operator@acme");
+        assert_eq!(held(&json!({"holds": []}), "/holds"), "-");
     }
 }

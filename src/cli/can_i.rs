@@ -24,13 +24,15 @@ pub(super) struct CanI {
 const SINGULAR: [&str; 6] = ["audit", "auth", "cluster", "system", "trust", "version"];
 
 /// Areas whose things are removed by whoever may write them.
-const WRITTEN: [&str; 3] = ["api-tokens", "cluster", "join-tokens"];
+const WRITTEN: [&str; 6] =
+    ["api-tokens", "cluster", "join-tokens", "principals", "role-bindings", "roles"];
 
 /// What authorization calls the things that the command line calls otherwise.
 fn area(kind: &str) -> String {
     match kind {
         "token" | "tokens" => "join-tokens".to_owned(),
         "wl" => "workloads".to_owned(),
+        "binding" | "bindings" => "role-bindings".to_owned(),
         kind if kind.ends_with('s') || SINGULAR.contains(&kind) => kind.to_owned(),
         kind => format!("{kind}s"),
     }
@@ -45,8 +47,8 @@ fn action(verb: &str, area: &str) -> String {
         "get" | "list" | "ls" | "show" | "watch" | "tail" | "verify" | "status" => "read",
         "rm" | "delete" | "remove" | "revoke" if WRITTEN.contains(&area) => "write",
         "rm" | "delete" => "remove",
-        "apply" | "create" | "update" | "scale" | "start" | "stop" | "restart" | "cordon"
-        | "uncordon" | "drain" | "add" | "transfer-leader" | "set-address" => "write",
+        "apply" | "create" | "update" | "start" | "stop" | "restart" | "cordon" | "uncordon"
+        | "drain" | "add" | "transfer-leader" | "set-address" | "disable" | "enable" => "write",
         other => other,
     };
     format!("compute:{area}:{word}")
@@ -106,6 +108,10 @@ mod tests {
             ("create", "token", "compute:join-tokens:write"),
             ("rm", "api-token", "compute:api-tokens:write"),
             ("backup", "cluster", "compute:cluster:backup"),
+            ("scale", "wl/web", "compute:workloads:scale"),
+            ("rm", "binding/ci.viewer", "compute:role-bindings:write"),
+            ("disable", "principal", "compute:principals:write"),
+            ("rm", "role", "compute:roles:write"),
             ("verify", "audit", "compute:audit:read"),
             ("nodes.cordon", "node", "nodes.cordon"),
             ("compute:acme:feed", "pets", "compute:acme:feed"),

@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod apply;
+mod binding;
 mod can_i;
 pub(crate) mod chain;
 pub(crate) mod cluster;
@@ -16,6 +17,8 @@ mod init;
 mod instance;
 mod logs;
 mod node;
+mod principal;
+mod role;
 mod serve;
 mod session;
 mod spec_file;
@@ -137,6 +140,15 @@ enum Noun {
     /// Tokens with which people and programs use the API
     #[command(visible_alias = "api-tokens")]
     ApiToken(access::ApiToken),
+    /// Who there is beside tokens that stand for themselves
+    #[command(visible_alias = "principals")]
+    Principal(principal::Principal),
+    /// What can be held: sets of actions
+    #[command(visible_alias = "roles")]
+    Role(role::Role),
+    /// Who holds which role where
+    #[command(visible_alias = "bindings")]
+    Binding(binding::Binding),
     /// The control plane itself
     Cluster(cluster::Cluster),
     /// What happened
@@ -250,6 +262,9 @@ async fn ask(noun: Noun, session: &Session) -> Outcome {
         Noun::Instance(instance) => instance.run(session).await,
         Noun::Token(token) => token.run(session).await,
         Noun::ApiToken(token) => token.run(session).await,
+        Noun::Principal(principal) => principal.run(session).await,
+        Noun::Role(role) => role.run(session).await,
+        Noun::Binding(binding) => binding.run(session).await,
         Noun::Cluster(cluster) => cluster.run(session).await,
         Noun::Event(event) => event.run(session).await,
         Noun::Audit(audit) => audit.run(session).await,

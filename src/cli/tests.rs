@@ -9,7 +9,20 @@ fn the_command_is_well_formed() {
 fn the_help_is_as_it_was() {
     let mut command = command().term_width(100);
     let mut text = command.render_long_help().to_string();
-    for noun in ["node", "workload", "instance", "token", "api-token", "cluster", "dev", "agent"] {
+    let nouns = [
+        "node",
+        "workload",
+        "instance",
+        "token",
+        "api-token",
+        "principal",
+        "role",
+        "binding",
+        "cluster",
+        "dev",
+        "agent",
+    ];
+    for noun in nouns {
         let sub = command.find_subcommand_mut(noun).unwrap();
         text.push_str(&format!("\n# {noun}\n{}", sub.render_help()));
     }

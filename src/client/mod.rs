@@ -92,6 +92,12 @@ impl Call {
         Self::new(Method::PUT, path)
     }
 
+    /// A change of some fields.
+    #[must_use]
+    pub fn patch(path: impl Into<String>) -> Self {
+        Self::new(Method::PATCH, path)
+    }
+
     /// A removal.
     #[must_use]
     pub fn delete(path: impl Into<String>) -> Self {

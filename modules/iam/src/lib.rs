@@ -3,13 +3,23 @@
 //! # Invariants
 //! - `IAM-1` Whatever is wrong with a credential, the answer is the same.
 //! - `IAM-2` Of a token's secret only the SHA-256 is known to the cluster.
-//! - `IAM-3` While any cluster-admin token is valid, revoking leaves one that is.
+//! - `IAM-3` While the token of any cluster-admin is valid, nothing that is revoked, removed, disabled or unbound takes the
+//!   last of them.
+//!
+//! `IAM-4` and `IAM-5` are in `rights.rs`, `IAM-6` is in `uses.rs`.
 
 mod access;
+mod bindings;
 mod can_i;
+mod catalogue;
+mod custom_roles;
 mod methods;
+mod principals;
 mod records;
+mod rights;
 mod roles;
+mod uses;
+mod ways;
 
 #[cfg(test)]
 mod tests;
@@ -23,9 +33,16 @@ use palisade_contract::{
 };
 use palisade_state::{Tx, View};
 
+pub use bindings::{BindingRecord, CreateBinding, ListBindings, NameBinding};
 pub use can_i::{Answer, CanI, OnWhat};
+pub use custom_roles::{CreateRole, ListRoles, NameRole, RoleRecord, UpdateRole};
 pub use methods::{CreateToken, ListTokens, RevokeToken, TokenRecord, Whoami};
+pub use principals::{
+    CreatePrincipal, GetPrincipal, ListPrincipals, PrincipalRecord, RemovePrincipal,
+    UpdatePrincipal,
+};
 pub use records::{PRINCIPALS, PrincipalRow};
+pub use rights::Held;
 pub use roles::{ROLES, Role, may};
 
 /// The first cluster-admin token, of which `palisade init` showed the secret.
@@ -41,11 +58,14 @@ pub struct Bootstrap {
 pub struct Iam {
     bootstrap: Option<Bootstrap>,
     port: Arc<Port>,
-    catalogue: can_i::Catalogue,
+    catalogue: catalogue::Catalogue,
 }
 
 /// What fills `ports.access`.
-struct Port;
+#[derive(Default)]
+struct Port {
+    uses: Arc<uses::Uses>,
+}
 
 impl Iam {
     /// The module. Without a bootstrap it makes no first token.
@@ -53,8 +73,8 @@ impl Iam {
     pub fn new(bootstrap: impl Into<Option<Bootstrap>>) -> Self {
         Self {
             bootstrap: bootstrap.into(),
-            port: Arc::new(Port),
-            catalogue: can_i::Catalogue::default(),
+            port: Arc::default(),
+            catalogue: catalogue::Catalogue::default(),
         }
     }
 
@@ -76,7 +96,13 @@ impl Module for Iam {
     }
 
     fn tables(&self) -> Vec<&'static str> {
-        vec![records::API_TOKENS.name(), PRINCIPALS.name()]
+        vec![
+            records::API_TOKENS.name(),
+            records::TOKEN_USES.name(),
+            PRINCIPALS.name(),
+            records::CUSTOM_ROLES.name(),
+            records::ROLE_BINDINGS.name(),
+        ]
     }
 
     fn migrations(&self) -> Vec<Migration> {
@@ -88,7 +114,10 @@ impl Module for Iam {
     }
 
     fn methods(&self) -> Vec<Method> {
-        let mut methods = methods::methods();
+        let mut methods = methods::methods(&self.port.uses);
+        methods.extend(principals::methods());
+        methods.extend(bindings::methods());
+        methods.extend(custom_roles::methods(&self.catalogue));
         methods.push(can_i::method(self.catalogue.clone()));
         methods
     }
@@ -99,8 +128,14 @@ impl Module for Iam {
                 "compute:api-tokens:read",
                 "compute:api-tokens:write",
                 "compute:auth:read",
+                "compute:principals:read",
+                "compute:principals:write",
+                "compute:role-bindings:read",
+                "compute:role-bindings:write",
+                "compute:roles:read",
+                "compute:roles:write",
             ],
-            resource_types: vec!["api-token", "principal"],
+            resource_types: vec!["api-token", "principal", "role", "role-binding"],
         }
     }
 
@@ -113,9 +148,20 @@ impl Module for Iam {
             match cx.ports.access.get() {
                 // Started before; a port of somebody else's is a mistake of the composition.
                 Ok(filled) if same(filled, &self.port) => Ok(()),
-                _ => cx.ports.access.fill(self.port.clone()),
+                _ => {
+                    cx.ports.access.fill(self.port.clone())?;
+                    let (cx, uses) = (cx.clone(), self.port.uses.clone());
+                    let rt = cx.rt.clone();
+                    rt.spawn("last uses of tokens", Box::pin(async move { uses.keep(&cx).await }));
+                    Ok(())
+                }
             }
         })
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<()>> {
+        self.port.uses.end();
+        Box::pin(std::future::ready(Ok(())))
     }
 }
 
@@ -125,17 +171,17 @@ fn same(filled: &Arc<dyn Access>, own: &Arc<Port>) -> bool {
 
 impl Access for Port {
     fn authenticate(&self, view: &View, credential: &Credential) -> Result<Principal> {
-        access::authenticate(view, credential)
+        access::authenticate(view, &self.uses, credential)
     }
 
     fn authorize(
         &self,
-        _view: &View,
+        view: &View,
         principal: &Principal,
         action: &str,
         resource: &Resource,
     ) -> Result<()> {
-        access::authorize(principal, action, resource)
+        access::authorize(view, principal, action, resource)
     }
 }
 
@@ -167,6 +213,7 @@ pub fn put_admin(tx: &mut Tx, token: &Bootstrap, name: &str, by: &str) -> Result
         name: name.to_owned(),
         roles: vec![Role::ClusterAdmin.word().to_owned()],
         tenant: String::new(),
+        principal: String::new(),
         created_by: by.to_owned(),
         created_at_ms: tx.view().clock().wall_ms,
         ttl_ms: None,

@@ -1,9 +1,11 @@
 //! The methods `apiTokens.*` and `auth.whoami`, and what an operator could mend. The caller makes a
 //! token's secret and sends its hash alone.
 
+use std::sync::Arc;
+
 use palisade_contract::{
-    Check, Code, Error, Finding, Method, MethodContext, Problems, Resource, Result, Severity, Verb,
-    Watched,
+    Check, Code, Error, Finding, Method, MethodContext, Principal, Problem, Problems, Resource,
+    Result, Severity, Verb, Watched,
     id::{NAME_RULE, is_name},
     input::{Nothing, nearest},
 };
@@ -13,8 +15,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    records::{API_TOKENS, Revocation, TokenRow, is_sha256_hex, mint_id, rfc3339},
+    principals::not_found,
+    records::{
+        API_TOKENS, PRINCIPALS, Revocation, TOKEN_USES, TokenRow, is_sha256_hex, mint_id, rfc3339,
+    },
+    rights::{Held, Rights},
     roles::{ROLES, Role},
+    uses::Uses,
+    ways,
 };
 
 const TTL_SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
@@ -24,6 +32,8 @@ const KEPT_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 const FORGET_MAX: usize = 100;
 /// Tokens looked at for that: from a random place on, so that all are looked at in time.
 const LOOK_MAX: usize = 200;
+/// Valid tokens of one principal.
+const OF_ONE_MAX: usize = 64;
 /// Logical milliseconds before the end of the last way in at which to say so.
 const EXPIRING_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
@@ -35,9 +45,13 @@ pub struct CreateToken {
     pub secret_sha256: String,
     /// What to call it; unique among tokens that are not revoked.
     pub name: String,
-    /// Its roles: viewer, operator, tenant-admin, cluster-admin.
+    /// Its roles: viewer, operator, tenant-admin, cluster-admin. A principal's token has none of its own.
+    #[serde(default)]
     pub roles: Vec<String>,
-    /// The tenant to bind it to; absent: none.
+    /// The principal as whom it lets in, with what that one may at the time; absent: it stands for itself.
+    #[serde(default)]
+    pub principal: Option<String>,
+    /// The tenant to bind it to; absent: none. A principal's token has its principal's.
     #[serde(default)]
     pub tenant: Option<String>,
     /// How long it is valid; absent: until it is revoked.
@@ -62,8 +76,18 @@ impl Check for CreateToken {
         if self.ttl_seconds.is_some_and(|ttl| !(1..=TTL_SECONDS_MAX).contains(&ttl)) {
             problems.add(format!("{at}/ttlSeconds"), format!("must be 1 to {TTL_SECONDS_MAX}"));
         }
-        if self.roles.is_empty() {
-            problems.add(format!("{at}/roles"), "must name at least one role");
+        if self.principal.is_some() {
+            if !self.roles.is_empty() {
+                problems.add(
+                    format!("{at}/roles"),
+                    "must be absent: a principal's token may what its principal may",
+                );
+            }
+        } else if self.roles.is_empty() {
+            problems.add(
+                format!("{at}/roles"),
+                "must name at least one role, or the principal whose it is",
+            );
         }
         for (position, word) in self.roles.iter().enumerate() {
             self.check_role(word, &format!("{at}/roles/{position}"), problems);
@@ -113,12 +137,16 @@ pub struct TokenRecord {
     pub id: String,
     /// What its maker calls it.
     pub name: String,
-    /// Its roles.
+    /// Its roles; none: it has its principal's.
     pub roles: Vec<String>,
-    /// The tenant that it is bound to; empty: none.
+    /// The tenant that it is bound to, or that its principal belongs to; empty: none.
     pub tenant: String,
+    /// The principal as whom it lets in; empty: it stands for itself.
+    pub principal: String,
     /// `active`, `expired` or `revoked`.
     pub status: String,
+    /// When it was used last, as far as the replica that answers knows, to the minute; absent: never.
+    pub last_used_at: Option<String>,
     /// Who made it.
     pub created_by: String,
     /// When.
@@ -138,14 +166,17 @@ pub struct TokenRecord {
 pub struct Whoami {
     /// `token/<id>` or `user/<name>`.
     pub name: String,
-    /// Its roles.
+    /// Its roles, each once, wherever it holds them.
     pub roles: Vec<String>,
     /// The tenant that it is bound to; empty: none.
     pub tenant: String,
+    /// Each role, and where it is held.
+    pub holds: Vec<Held>,
 }
 
 /// The methods, in the order of their documentation.
-pub(crate) fn methods() -> Vec<Method> {
+pub(crate) fn methods(uses: &Arc<Uses>) -> Vec<Method> {
+    let uses = uses.clone();
     let on = |value: &Value| {
         let id = value.get("token").or_else(|| value.get("name"));
         // Tokens are the cluster's, whomever they let in: a tenant makes none for itself.
@@ -156,12 +187,17 @@ pub(crate) fn methods() -> Vec<Method> {
             .summary("Makes an API token; the caller keeps its secret.")
             .rest(Verb::Post, "/api-tokens")
             .on(on),
-        Method::query("apiTokens", "list", "compute:api-tokens:read", list)
-            .summary("Lists the API tokens, without secrets.")
-            .rest(Verb::Get, "/api-tokens")
-            .list()
-            .watched(Watched::Records)
-            .on(on),
+        Method::query(
+            "apiTokens",
+            "list",
+            "compute:api-tokens:read",
+            move |_: &MethodContext, view: &View, _: ListTokens| list(&uses, view),
+        )
+        .summary("Lists the API tokens, without secrets.")
+        .rest(Verb::Get, "/api-tokens")
+        .list()
+        .watched(Watched::Records)
+        .on(on),
         Method::mutation("apiTokens", "revoke", "compute:api-tokens:write", revoke)
             .summary("Takes an API token back, at once.")
             .rest(Verb::Delete, "/api-tokens/{token}")
@@ -173,13 +209,47 @@ pub(crate) fn methods() -> Vec<Method> {
     ]
 }
 
-fn whoami(cx: &MethodContext, _view: &View, _input: Nothing) -> Result<Whoami> {
-    let principal = cx.principal.clone();
-    Ok(Whoami { name: principal.name, roles: principal.roles, tenant: principal.tenant })
+fn whoami(cx: &MethodContext, view: &View, _input: Nothing) -> Result<Whoami> {
+    let Principal { name, tenant, .. } = cx.principal.clone();
+    let holds = Rights::of(view, &cx.principal)?.held();
+    let mut roles: Vec<String> = vec![];
+    for held in &holds {
+        if !roles.contains(&held.role) {
+            roles.push(held.role.clone());
+        }
+    }
+    Ok(Whoami { name, roles, tenant, holds })
+}
+
+/// The tenant that a new token is of, if whoever makes it may give away what it lets do. `IAM-4`
+fn given(cx: &MethodContext, tx: &mut Tx, input: &CreateToken) -> Result<String> {
+    let own = Rights::of(tx.view(), &cx.principal)?;
+    let Some(name) = &input.principal else {
+        let tenant = input.tenant.clone().unwrap_or_default();
+        own.give_all(&cx.principal, &Rights::built_in(&input.roles, &tenant))?;
+        return Ok(tenant);
+    };
+    let principal = tx.get(&PRINCIPALS, name)?.ok_or_else(|| not_found(name))?;
+    if input.tenant.as_ref().is_some_and(|tenant| *tenant != principal.tenant) {
+        let message = format!("must be absent, or the tenant that {name} belongs to");
+        return Err(Error::invalid(vec![Problem { pointer: "/tenant".to_owned(), message }]));
+    }
+    if principal.disabled {
+        return Err(Error::new(Code::InvalidState, format!("principal {name} is disabled"))
+            .hint(format!("let it in again first: `palisade principal enable {name}`")));
+    }
+    own.give_all(&cx.principal, &Rights::of_row(tx.view(), &principal)?)?;
+    if tx.by_index(&API_TOKENS, "principal", name)?.len() >= OF_ONE_MAX {
+        let detail = format!("principal {name} has {OF_ONE_MAX} tokens, which is the most");
+        return Err(Error::new(Code::TooLarge, detail)
+            .hint("revoke those that are not used: `palisade api-token ls` shows their last use"));
+    }
+    Ok(principal.tenant)
 }
 
 fn create(cx: &MethodContext, tx: &mut Tx, input: CreateToken) -> Result<TokenRecord> {
     let clock = tx.view().clock();
+    let tenant = given(cx, tx, &input)?;
     if let Some((taken, _)) = tx.by_index(&API_TOKENS, "name", &input.name)?.into_iter().next() {
         let error = Error::new(
             Code::Conflict,
@@ -199,7 +269,8 @@ fn create(cx: &MethodContext, tx: &mut Tx, input: CreateToken) -> Result<TokenRe
         secret_sha256: input.secret_sha256,
         name: input.name,
         roles: input.roles,
-        tenant: input.tenant.unwrap_or_default(),
+        tenant,
+        principal: input.principal.unwrap_or_default(),
         created_by: cx.principal.name.clone(),
         created_at_ms: clock.wall_ms,
         ttl_ms,
@@ -208,9 +279,12 @@ fn create(cx: &MethodContext, tx: &mut Tx, input: CreateToken) -> Result<TokenRe
     };
     tx.put(&API_TOKENS, &id, &row)?;
     forget_old(tx, &id)?;
-    let data = json!({"token": id, "name": row.name, "roles": row.roles, "by": row.created_by});
+    let data = json!({
+        "token": id, "name": row.name, "roles": row.roles, "principal": row.principal,
+        "by": row.created_by,
+    });
     tx.publish("api-token.created", &row.tenant, format!("api-token/{id}"), &data);
-    Ok(record(&row, clock.now_ms, 0))
+    Ok(record(&row, clock.now_ms, 0, None))
 }
 
 /// Forgets some tokens that ended long ago.
@@ -232,14 +306,18 @@ fn forget_old(tx: &mut Tx, newest: &str) -> Result<()> {
     }
     for id in old {
         tx.delete(&API_TOKENS, &id)?;
+        tx.delete(&TOKEN_USES, &id)?;
     }
     Ok(())
 }
 
-fn list(_cx: &MethodContext, view: &View, _input: ListTokens) -> Result<Vec<TokenRecord>> {
+fn list(uses: &Uses, view: &View) -> Result<Vec<TokenRecord>> {
     let now_ms = view.clock().now_ms;
-    let all = API_TOKENS.all(view)?.into_iter();
-    Ok(all.map(|(_, found)| record(&found.value, now_ms, found.stamp.modified_rev)).collect())
+    let one = |(id, found): (String, Versioned<TokenRow>)| {
+        let used_ms = uses.shown(view, &id)?;
+        Ok(record(&found.value, now_ms, found.stamp.modified_rev, used_ms))
+    };
+    API_TOKENS.all(view)?.into_iter().map(one).collect()
 }
 
 fn find(tx: &mut Tx, id_or_name: &str) -> Result<Versioned<TokenRow>> {
@@ -263,14 +341,22 @@ fn find(tx: &mut Tx, id_or_name: &str) -> Result<Versioned<TokenRow>> {
 fn revoke(cx: &MethodContext, tx: &mut Tx, input: RevokeToken) -> Result<TokenRecord> {
     let found = find(tx, &input.token)?;
     cx.check_if_match(found.stamp.modified_rev)?;
-    let clock = tx.view().clock();
-    let mut row = found.value;
+    let now_ms = tx.view().clock().now_ms;
+    let row = found.value;
     if row.revoked.is_some() {
-        return Ok(record(&row, clock.now_ms, found.stamp.modified_rev));
+        return Ok(record(&row, now_ms, found.stamp.modified_rev, None));
     }
-    if row.is_valid(clock.now_ms) && row.is_cluster_admin() {
-        keep_one_admin(tx, &row.id, clock.now_ms)?;
+    let is_way = ways::is_one(tx, &row)?;
+    let row = revoke_row(cx, tx, row)?;
+    if is_way {
+        ways::keep_one(tx, &format!("API token {}", row.id))?;
     }
+    Ok(record(&row, now_ms, 0, None))
+}
+
+/// Takes a token back that has not been taken back.
+pub(crate) fn revoke_row(cx: &MethodContext, tx: &mut Tx, mut row: TokenRow) -> Result<TokenRow> {
+    let clock = tx.view().clock();
     row.revoked = Some(Revocation {
         by: cx.principal.name.clone(),
         at_ms: clock.wall_ms,
@@ -279,30 +365,10 @@ fn revoke(cx: &MethodContext, tx: &mut Tx, input: RevokeToken) -> Result<TokenRe
     tx.put(&API_TOKENS, &row.id.clone(), &row)?;
     let data = json!({"token": row.id, "name": row.name, "by": cx.principal.name});
     tx.publish("api-token.revoked", &row.tenant, format!("api-token/{}", row.id), &data);
-    Ok(record(&row, clock.now_ms, 0))
+    Ok(row)
 }
 
-/// Refuses to revoke the last way in (`IAM-3`). The scan is part of what the kernel checks, so that
-/// two revocations at once cannot each count on the other's token.
-fn keep_one_admin(tx: &mut Tx, revoked: &str, now_ms: u64) -> Result<()> {
-    let another = tx
-        .scan(&API_TOKENS, &[])?
-        .into_iter()
-        .any(|(id, row)| id != revoked && row.is_cluster_admin() && row.is_valid(now_ms));
-    if another {
-        return Ok(());
-    }
-    Err(Error::new(
-        Code::InvalidState,
-        format!(
-            "API token {revoked} is the last valid one with the role cluster-admin: without it \
-             nobody could make another"
-        ),
-    )
-    .hint("make a new one first: `palisade api-token create --role cluster-admin`"))
-}
-
-fn record(row: &TokenRow, now_ms: u64, revision: u64) -> TokenRecord {
+fn record(row: &TokenRow, now_ms: u64, revision: u64, used_ms: Option<u64>) -> TokenRecord {
     let status = match &row.revoked {
         Some(_) => "revoked",
         None if !row.is_valid(now_ms) => "expired",
@@ -313,7 +379,9 @@ fn record(row: &TokenRow, now_ms: u64, revision: u64) -> TokenRecord {
         name: row.name.clone(),
         roles: row.roles.clone(),
         tenant: row.tenant.clone(),
+        principal: row.principal.clone(),
         status: status.to_owned(),
+        last_used_at: used_ms.map(rfc3339),
         created_by: row.created_by.clone(),
         created_at: rfc3339(row.created_at_ms),
         expires_at: row.ttl_ms.map(|ttl_ms| rfc3339(row.created_at_ms.saturating_add(ttl_ms))),
@@ -328,12 +396,7 @@ fn record(row: &TokenRow, now_ms: u64, revision: u64) -> TokenRecord {
 /// What an operator could mend.
 pub(crate) fn findings(view: &View) -> Result<Vec<Finding>> {
     let now_ms = view.clock().now_ms;
-    let admins: Vec<TokenRow> = API_TOKENS
-        .all(view)?
-        .into_iter()
-        .map(|(_, found)| found.value)
-        .filter(|row| row.is_cluster_admin() && row.is_valid(now_ms))
-        .collect();
+    let admins = ways::all(view)?;
     let finding = |check: &str, severity, message: String| Finding {
         check: check.to_owned(),
         severity,

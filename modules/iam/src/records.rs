@@ -1,11 +1,11 @@
-//! What is stored of API tokens and principals.
+//! What is stored of API tokens, principals, roles and who holds them.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use palisade_state::{Index, Runtime, Table};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::roles::Role;
+use crate::{access::ADMIN, roles::Role};
 
 /// A stored API token. Its secret is not in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,11 +17,15 @@ pub(crate) struct TokenRow {
     pub secret_sha256: String,
     /// What its maker calls it; unique among tokens that are not revoked.
     pub name: String,
-    /// Its roles.
+    /// Its roles; a principal's token has none of its own.
+    #[serde(default)]
     pub roles: Vec<String>,
-    /// The tenant that it is bound to; empty: none.
+    /// The tenant that it is bound to, or that its principal belongs to; empty: none.
     #[serde(default)]
     pub tenant: String,
+    /// The principal whose it is; empty: it stands for itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub principal: String,
     /// Who made it.
     #[serde(default)]
     pub created_by: String,
@@ -50,32 +54,142 @@ pub(crate) struct Revocation {
     pub at_logical_ms: u64,
 }
 
-/// Somebody who comes with a client certificate `palisade://<lineage>/user/<name>`.
+/// Somebody who comes with a client certificate `palisade://<lineage>/user/<name>`, or with a token of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PrincipalRow {
+    /// Its name, also in certificates.
+    pub name: String,
+    /// Roles that it holds in its tenant without a binding, as rows do that were written before there were bindings.
+    pub roles: Vec<String>,
+    /// The tenant that it belongs to; empty: the cluster.
+    pub tenant: String,
+    /// Its certificates and tokens are refused.
+    pub disabled: bool,
+    /// SHA-256 (hex) of the keys whose certificates are accepted; absent: any that the CA certified for its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys: Option<Vec<String>>,
+    /// What it is for.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Who made it.
+    pub created_by: String,
+    /// Wall-clock milliseconds.
+    pub created_at_ms: u64,
+}
+
+impl PrincipalRow {
+    /// Whoever the CA has certified as `admin`, as it is until somebody changes it.
+    pub(crate) fn admin() -> Self {
+        Self {
+            name: ADMIN.to_owned(),
+            roles: vec![Role::ClusterAdmin.word().to_owned()],
+            description: "whoever has a certificate of the cluster's CA for this name".to_owned(),
+            created_by: "init".to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether a certificate of this key is one of its.
+    pub(crate) fn accepts(&self, key: &str) -> bool {
+        self.keys.as_ref().is_none_or(|keys| keys.iter().any(|one| one == key))
+    }
+
+    /// Whether it may everything, also without a binding.
+    pub(crate) fn is_cluster_admin(&self) -> bool {
+        self.tenant.is_empty() && self.roles.iter().any(|role| role == Role::ClusterAdmin.word())
+    }
+}
+
+/// A role that is not built in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct PrincipalRow {
-    /// The name in the certificate.
+pub(crate) struct RoleRow {
+    /// Its name.
     pub name: String,
-    /// Its roles; none: it may nothing.
-    pub roles: Vec<String>,
-    /// The tenant that it is bound to; empty: none.
+    /// What it allows, in order, each once.
+    pub actions: Vec<String>,
+    /// What it is for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Who made it.
+    pub created_by: String,
+    /// Wall-clock milliseconds.
+    pub created_at_ms: u64,
+}
+
+/// That a principal holds a role somewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BindingRow {
+    /// Who.
+    pub principal: String,
+    /// Which role.
+    pub role: String,
+    /// On whose things; empty: everybody's and the cluster's.
     #[serde(default)]
     pub tenant: String,
-    /// Its certificates are refused.
-    #[serde(default)]
-    pub disabled: bool,
+    /// Who made it.
+    pub created_by: String,
+    /// Wall-clock milliseconds.
+    pub created_at_ms: u64,
+}
+
+/// When a token was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct UseRow {
+    /// Wall-clock milliseconds of the newest use that was written.
+    pub last_used_ms: u64,
+}
+
+impl BindingRow {
+    /// Its id. Names have no dot, so that no two bindings share one.
+    pub fn id(&self) -> String {
+        binding_id(&self.principal, &self.role, &self.tenant)
+    }
+}
+
+/// The id of a binding: `<principal>.<role>`, and `.<tenant>` behind it.
+pub(crate) fn binding_id(principal: &str, role: &str, tenant: &str) -> String {
+    let within = if tenant.is_empty() { String::new() } else { format!(".{tenant}") };
+    format!("{principal}.{role}{within}")
 }
 
 pub(crate) static API_TOKENS: Table<String, TokenRow> = Table::new(
     "api_tokens",
-    &[Index {
-        name: "name",
-        keys: |row| if row.revoked.is_none() { vec![row.name.clone()] } else { vec![] },
-    }],
+    &[
+        Index {
+            name: "name",
+            keys: |row| if row.revoked.is_none() { vec![row.name.clone()] } else { vec![] },
+        },
+        Index {
+            name: "principal",
+            keys: |row| match &row.revoked {
+                None if !row.principal.is_empty() => vec![row.principal.clone()],
+                _ => vec![],
+            },
+        },
+    ],
 );
 
-/// Principals by the name in their certificates. The one of `init`, `admin`, needs no row.
+/// Principals by name. `admin`, whom the holder of the CA's key can certify, needs no row.
 pub static PRINCIPALS: Table<String, PrincipalRow> = Table::new("principals", &[]);
+
+/// Roles that are not built in, by name.
+pub(crate) static CUSTOM_ROLES: Table<String, RoleRow> = Table::new("roles", &[]);
+
+/// Who holds which role where, by [`binding_id`].
+pub(crate) static ROLE_BINDINGS: Table<String, BindingRow> = Table::new(
+    "role_bindings",
+    &[
+        // Those of one principal are together by their key.
+        Index { name: "role", keys: |row| vec![row.role.clone()] },
+    ],
+);
+
+/// When tokens were used last, by their id.
+pub(crate) static TOKEN_USES: Table<String, UseRow> = Table::new("api_token_uses", &[]);
 
 impl TokenRow {
     /// Whether it lets somebody in at `now_ms` of the logical clock.

@@ -100,6 +100,7 @@ impl Module for WorkloadsModule {
             actions: vec![
                 "compute:workloads:read",
                 "compute:workloads:write",
+                "compute:workloads:scale",
                 "compute:workloads:remove",
                 "compute:instances:read",
                 "compute:instances:logs",

@@ -127,12 +127,41 @@ fn cluster(all: &mut BTreeMap<&'static str, Vec<Case>>) {
     all.insert("system.version", one(Expect::Own, json!({})));
 }
 
+/// Who may do what in another tenant.
+fn access(all: &mut BTreeMap<&'static str, Vec<Case>>) {
+    let bot = "ledger-bot";
+    all.insert("principals.create", refused([json!({"name": "mine", "tenant": VICTIM})]));
+    all.insert("principals.list", list(Expect::Own, []));
+    all.insert("principals.get", of("principal", &[bot, "admin"], &json!({})));
+    all.insert("principals.update", refused([json!({"principal": bot, "disabled": true})]));
+    all.insert("principals.remove", refused([json!({"principal": bot})]));
+    all.insert(
+        "roleBindings.create",
+        of("principal", &[bot, "nobody"], &json!({"role": "viewer"})),
+    );
+    let by = [json!({"principal": bot, "tenant": VICTIM})];
+    let mut listed = list(Expect::Own, by);
+    listed.extend(one(Expect::Own, json!({"principal": bot})));
+    all.insert("roleBindings.list", listed);
+    let bound = format!("{bot}.operator.{VICTIM}");
+    for name in ["roleBindings.get", "roleBindings.remove"] {
+        all.insert(name, of("binding", &[bound.as_str()], &json!({})));
+    }
+    let actions = json!(["compute:workloads:scale"]);
+    all.insert("roles.create", refused([json!({"name": "mine", "actions": actions})]));
+    all.insert("roles.list", one(Expect::Own, json!({})));
+    all.insert("roles.get", one(Expect::Own, json!({"role": "operator"})));
+    all.insert("roles.update", refused([json!({"role": "viewer", "actions": actions})]));
+    all.insert("roles.remove", refused([json!({"role": "viewer"})]));
+}
+
 /// The ways to try each method, by its name.
 pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
     let mut all = BTreeMap::new();
     workloads(victim, &mut all);
     nodes(victim, &mut all);
     cluster(&mut all);
+    access(&mut all);
     let numbered = || {
         let mut cases = list(Expect::Own, [json!({"tenant": VICTIM, "from": 0})]);
         cases.extend(one(Expect::Own, json!({"from": 0, "limit": 1000})));
@@ -148,7 +177,8 @@ pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
         token["tenant"] = json!(tenant);
         token
     };
-    all.insert("apiTokens.create", refused([token.clone(), of_tenant(VICTIM)]));
+    let of_bot = json!({"secretSha256": NO_SECRET, "name": "mine", "principal": "ledger-bot"});
+    all.insert("apiTokens.create", refused([token.clone(), of_tenant(VICTIM), of_bot]));
     all.insert("apiTokens.list", refused([json!({})]));
     let revoke = ["ledger-operator", victim.api_token.as_str()];
     all.insert("apiTokens.revoke", refused(revoke.map(|name| json!({"token": name}))));

@@ -184,6 +184,16 @@ impl World {
         (Caller::Credential(Credential::Token(text)), id)
     }
 
+    /// An API token of a principal, and its id.
+    fn principals_token(&mut self, principal: &str) -> (Caller, String) {
+        let (secret, hash) = self.secret();
+        let input = json!({"secretSha256": hash, "name": principal, "principal": principal});
+        let made = self.done(&admin(), "apiTokens.create", &input);
+        let id = made["id"].as_str().unwrap().to_owned();
+        let text = format!("pal_{id}_{}", URL_SAFE_NO_PAD.encode(secret));
+        (Caller::Credential(Credential::Token(text)), id)
+    }
+
     /// A tenant with a node, a workload that runs, and people.
     pub fn tenant(&mut self, tenant: &str, node: &str, workload: &str) -> Things {
         let (node, join_token) = self.node(node, tenant);
@@ -194,6 +204,12 @@ impl World {
             credentials.insert(role, caller);
             api_token = id;
         }
+        let principal = format!("{workload}-bot");
+        self.done(&admin(), "principals.create", &json!({"name": principal, "tenant": tenant}));
+        let bound = json!({"principal": principal, "role": "operator"});
+        self.done(&admin(), "roleBindings.create", &bound);
+        let (bot, _) = self.principals_token(&principal);
+        credentials.insert("principal", bot);
         let spec = json!({
             "workload": workload, "name": workload, "tenant": tenant, "count": 2,
             "task": {

@@ -3,12 +3,15 @@
 
 use palisade_contract::{Code, Principal, Resource};
 
+use super::world::World;
 use crate::{ROLES, Role, access, may};
 
 /// Of each kind: in a guarded area and not, reading and writing, for everybody, and of a module that nobody knows.
-const ACTIONS: [&str; 7] = [
+const ACTIONS: [&str; 9] = [
     "compute:api-tokens:write",
     "compute:auth:read",
+    "compute:role-bindings:write",
+    "compute:roles:write",
     "compute:cluster:write",
     "compute:instances:logs",
     "compute:nodes:read",
@@ -41,18 +44,20 @@ fn roles_add_up() {
 
 #[test]
 fn a_denial_names_who_what_and_on_what() {
+    let view = World::new().view();
     let principal =
         Principal { name: "token/ci".into(), roles: vec!["viewer".into()], tenant: String::new() };
     let node = Resource::cluster("node", "web-1");
-    let denied = access::authorize(&principal, "compute:nodes:write", &node).unwrap_err();
+    let denied = access::authorize(&view, &principal, "compute:nodes:write", &node).unwrap_err();
     assert_eq!(denied.code, Code::AccessDenied);
     assert_eq!(denied.detail, "token/ci (viewer) may not compute:nodes:write on node/web-1");
-    assert!(access::authorize(&principal, "compute:nodes:read", &node).is_ok());
+    assert!(access::authorize(&view, &principal, "compute:nodes:read", &node).is_ok());
 }
 
 #[test]
 fn whoever_is_bound_to_a_tenant_may_nothing_with_what_is_not_that_tenants() {
-    let for_everybody = ["compute:auth:read", "compute:version:read", "compute:trust:read"];
+    let for_everybody =
+        ["compute:auth:read", "compute:roles:read", "compute:version:read", "compute:trust:read"];
     for role in ROLES.map(|role| vec![role.word().to_owned()]) {
         for action in ACTIONS.into_iter().filter(|action| !for_everybody.contains(action)) {
             for owner in ["", "other", "Acme", "acme "] {
@@ -72,9 +77,11 @@ fn a_denial_says_whose_it_is_and_to_whom_one_is_bound() {
         roles: vec!["operator".into()],
         tenant: "acme".into(),
     };
+    let view = World::new().view();
     let denied = |owner: &str| {
         let on = Resource::of_tenant("workload", "web", owner);
-        let refused = access::authorize(&principal, "compute:workloads:write", &on).unwrap_err();
+        let refused =
+            access::authorize(&view, &principal, "compute:workloads:write", &on).unwrap_err();
         assert_eq!(refused.code, Code::AccessDenied);
         refused.hint.unwrap()
     };

@@ -1,3 +1,9 @@
+mod bindings;
+mod custom_roles;
+mod escalation;
 mod matrix;
+mod principals;
 mod tokens;
+mod uses;
+mod ways;
 mod world;

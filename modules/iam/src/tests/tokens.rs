@@ -206,7 +206,7 @@ fn a_certificates_roles_come_from_the_table() {
         name: "ada".into(),
         roles: vec!["operator".into()],
         tenant: "acme".into(),
-        disabled: false,
+        ..PrincipalRow::default()
     };
     world.commit(|tx| Ok(tx.put(&PRINCIPALS, &row.name, &row)?)).unwrap();
     let ada = world.certificate("palisade://memory/user/ada").unwrap();
@@ -223,7 +223,10 @@ fn a_certificates_roles_come_from_the_table() {
 fn whoami_answers_the_principal() {
     let world = World::new();
     let answer = world.call("auth.whoami", json!({})).unwrap();
-    assert_eq!(answer, json!({"name": "user/ada", "roles": ["cluster-admin"], "tenant": ""}));
+    let holds = json!([{"role": "cluster-admin", "tenant": ""}]);
+    let expected =
+        json!({"name": "user/ada", "roles": ["cluster-admin"], "tenant": "", "holds": holds});
+    assert_eq!(answer, expected);
 }
 
 #[test]

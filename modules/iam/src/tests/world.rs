@@ -11,13 +11,35 @@ use std::{
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures::{executor::block_on, future::BoxFuture};
 use palisade_contract::{
-    Context, MethodContext, Module, Principal, Result, method::Handler, ports::Credential,
+    Catalog, Context, MethodContext, Module, Principal, Registry, Resource, Result, fields,
+    method::Handler, ports::Credential,
 };
 use palisade_state::{Runtime, Store, Tx, View, memory::MemoryStore};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{Bootstrap, Iam};
+
+/// What can be done beside what the module does itself.
+struct Others;
+
+impl Module for Others {
+    fn name(&self) -> &'static str {
+        "others"
+    }
+
+    fn catalog(&self) -> Catalog {
+        Catalog {
+            actions: vec![
+                "compute:cluster:backup",
+                "compute:nodes:remove",
+                "compute:workloads:scale",
+                "compute:workloads:write",
+            ],
+            ..Catalog::default()
+        }
+    }
+}
 
 #[derive(Default)]
 struct TestRuntime(AtomicU64);
@@ -35,13 +57,23 @@ impl Runtime for TestRuntime {
         Box::pin(std::future::ready(()))
     }
 
-    fn spawn(&self, _name: &'static str, _task: BoxFuture<'static, ()>) {
-        unreachable!("the module runs no tasks")
+    fn spawn(&self, _name: &'static str, task: BoxFuture<'static, ()>) {
+        // What the one task does, tests do themselves.
+        drop(task);
     }
 
     fn random(&self) -> u64 {
         let n = self.0.fetch_add(1, Ordering::Relaxed);
         n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ n
+    }
+}
+
+/// Whoever calls when nobody else is said to.
+pub fn admin() -> Principal {
+    Principal {
+        name: "user/ada".into(),
+        roles: vec!["cluster-admin".into()],
+        tenant: String::new(),
     }
 }
 
@@ -69,6 +101,8 @@ impl World {
         let store = Arc::new(MemoryStore::default());
         let cx = Context::new(Arc::new(TestRuntime::default()), store.clone());
         let module = Iam::new(Bootstrap { token_id: "boot".into(), secret_sha256: hash(1) });
+        let all: Vec<Arc<dyn Module>> = vec![Arc::new(Iam::new(None)), Arc::new(Others)];
+        module.bind(&Registry::new(all).unwrap());
         block_on(module.start(&cx)).unwrap();
         let world = Self { store, cx, module };
         world.migrate().unwrap();
@@ -96,13 +130,13 @@ impl World {
     }
 
     pub fn method_cx(&self) -> MethodContext {
+        self.cx_of(&admin())
+    }
+
+    fn cx_of(&self, principal: &Principal) -> MethodContext {
         MethodContext {
             context: self.cx.clone(),
-            principal: Principal {
-                name: "user/ada".into(),
-                roles: vec!["cluster-admin".into()],
-                tenant: String::new(),
-            },
+            principal: principal.clone(),
             request_id: "r".into(),
             dry_run: false,
             if_match: None,
@@ -110,14 +144,58 @@ impl World {
     }
 
     pub fn call(&self, name: &str, input: Value) -> Result<Value> {
+        self.call_as(&admin(), name, input)
+    }
+
+    /// Calls as the envelope does: its tenant is implied, and it must be allowed.
+    pub fn call_as(&self, who: &Principal, name: &str, input: Value) -> Result<Value> {
+        self.call_at(who, None, name, input)
+    }
+
+    /// The same, if the record is at this revision.
+    pub fn call_at(
+        &self,
+        who: &Principal,
+        if_match: Option<u64>,
+        name: &str,
+        mut input: Value,
+    ) -> Result<Value> {
         let method = self.module.methods().into_iter().find(|m| m.full_name() == name).unwrap();
+        let implied = fields::names(&method).contains("tenant") && input.get("tenant").is_none();
+        if implied && !who.tenant.is_empty() {
+            input["tenant"] = json!(who.tenant);
+        }
         (method.validate)(&input)?;
-        let cx = self.method_cx();
+        let on = (method.resource)(&input);
+        self.cx.ports.access.get()?.authorize(&self.view(), who, &method.action, &on)?;
+        let cx = MethodContext { if_match, ..self.cx_of(who) };
         match method.handler {
             Handler::Query(run) => run(&cx, &self.view(), input),
             Handler::Mutation(run) => self.commit(|tx| run(&cx, tx, input.clone())),
             Handler::Stream(_) | Handler::Action(_) => unreachable!(),
         }
+    }
+
+    /// Whether somebody may do something on what is of `tenant`.
+    pub fn may(&self, who: &Principal, action: &str, tenant: &str) -> bool {
+        let on = Resource::of_tenant("thing", "", tenant);
+        self.cx.ports.access.get().unwrap().authorize(&self.view(), who, action, &on).is_ok()
+    }
+
+    /// Makes a principal that holds these roles, with a token of `secret(n)`; answers that token.
+    pub fn principal(&self, n: u8, name: &str, tenant: &str, holds: &[(&str, &str)]) -> String {
+        let mut made = json!({"name": name});
+        if !tenant.is_empty() {
+            made["tenant"] = json!(tenant);
+        }
+        self.call("principals.create", made).unwrap();
+        for (role, place) in holds {
+            let bound = json!({"principal": name, "role": role, "tenant": place});
+            self.call("roleBindings.create", bound).unwrap();
+        }
+        let token = json!({"secretSha256": hash(n), "name": name, "principal": name});
+        let made = self.call("apiTokens.create", token).unwrap();
+        text(made["id"].as_str().unwrap(), n)
     }
 
     /// Makes a token with `secret(n)`; answers its id.
@@ -134,8 +212,13 @@ impl World {
     }
 
     pub fn certificate(&self, uri: &str) -> Result<Principal> {
+        self.certificate_of(uri, "")
+    }
+
+    /// Presents a certificate of a key.
+    pub fn certificate_of(&self, uri: &str, key: &str) -> Result<Principal> {
         let access = self.cx.ports.access.get().unwrap();
-        let credential = Credential::Certificate { uri: uri.to_owned(), key: String::new() };
+        let credential = Credential::Certificate { uri: uri.to_owned(), key: key.to_owned() };
         access.authenticate(&self.view(), &credential)
     }
 }

@@ -139,7 +139,7 @@ pub fn all() -> Vec<Method> {
             .summary("Shows a workload.")
             .rest(Verb::Get, "/workloads/{workload}")
             .on(workload),
-        Method::mutation("workloads", "scale", write, change::scale)
+        Method::mutation("workloads", "scale", "compute:workloads:scale", change::scale)
             .summary("Changes how many instances a workload has.")
             .rest(Verb::Post, "/workloads/{workload}/scale")
             .on(workload),
