@@ -6,7 +6,7 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Session, can_i::CanI, duration, node::print_change};
+use super::{Session, can_i::CanI, duration, node::print_change, session::Narrow};
 use crate::{
     client::{BASE, Call, Client, segment},
     context_file::write_private,
@@ -27,7 +27,7 @@ enum Verb {
     Create(Create),
     /// List tokens
     #[command(visible_alias = "list")]
-    Ls,
+    Ls(Narrow),
     /// Revoke tokens
     #[command(visible_aliases = ["revoke", "remove"])]
     Rm {
@@ -63,8 +63,9 @@ impl ApiToken {
         let client = session.client()?;
         match self.verb {
             Verb::Create(create) => create.run(session, &client).await,
-            Verb::Ls => {
-                let tokens = client.list(Call::get(format!("{BASE}/api-tokens"))).await?;
+            Verb::Ls(narrow) => {
+                let call = narrow.say(Call::get(format!("{BASE}/api-tokens")));
+                let tokens = client.list(call).await?;
                 output::print_list::<ApiTokens>(session.format(), &tokens)
             }
             Verb::Rm { tokens } => {

@@ -35,6 +35,9 @@ struct Tail {
     /// Show only this tenant's [default: the tenant that you are bound to]
     #[arg(long)]
     tenant: Option<String>,
+    /// Only those that match, such as 'kind = node.lost'
+    #[arg(long, value_name = "EXPRESSION")]
+    filter: Option<String>,
 }
 
 /// Flags of `audit`.
@@ -67,13 +70,18 @@ struct Window {
     /// Show only this tenant's [default: the tenant that you are bound to]
     #[arg(long)]
     tenant: Option<String>,
+    /// Only those that match, such as 'kind = node.lost'; of all in memory, unless --from or --last is given
+    #[arg(long, value_name = "EXPRESSION")]
+    filter: Option<String>,
 }
 
 impl Window {
     async fn read(&self, session: &Session, what: &str) -> Outcome<Vec<Value>> {
+        let is_of_all = self.filter.is_some() && self.last.is_none();
         let call = Call::get(format!("{BASE}/{what}"))
-            .query_some("from", self.from)
+            .query_some("from", self.from.or(is_of_all.then_some(0)))
             .query_some("limit", self.last)
+            .query_some("filter", self.filter.as_ref())
             .query_some("tenant", self.tenant.as_ref());
         Ok(session.client()?.list(call).await?)
     }
@@ -83,6 +91,7 @@ impl Tail {
     async fn follow<V: View>(&self, session: &Session, what: &str) -> Outcome {
         let call = Call::get(format!("{BASE}/{what}"))
             .query("limit", self.last)
+            .query_some("filter", self.filter.as_ref())
             .query_some("tenant", self.tenant.as_ref());
         watch::tail::<V>(session, call).await
     }

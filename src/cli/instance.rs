@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     Session,
     logs::{LogFlags, print_logs},
-    session::Read,
+    session::{Narrow, Read},
     watch::{WatchFlag, watch},
 };
 use crate::{
@@ -36,6 +36,8 @@ enum Verb {
         #[command(flatten)]
         read: Read,
         #[command(flatten)]
+        narrow: Narrow,
+        #[command(flatten)]
         flag: WatchFlag,
     },
     /// Show one instance
@@ -60,15 +62,15 @@ impl Instance {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         let client = session.client()?;
         match self.verb {
-            Verb::Ls { workload, node, read, flag } => {
-                let call = read
-                    .get(format!("{BASE}/instances"))
+            Verb::Ls { workload, node, read, narrow, flag } => {
+                let call = narrow
+                    .say(read.get(format!("{BASE}/instances")))
                     .query_some("workload", workload)
                     .query_some("node", node);
                 if flag.watch {
                     return watch::<Instances>(session, call).await;
                 }
-                let instances = output::by_name(client.list(call).await?);
+                let instances = narrow.ordered(client.list(call).await?);
                 output::print_list::<Instances>(session.format(), &instances)
             }
             Verb::Show { instance, read } => {

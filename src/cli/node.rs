@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     Session,
-    session::Read,
+    session::{Narrow, Read},
     watch::{WatchFlag, watch},
 };
 use crate::{
@@ -28,6 +28,8 @@ enum Verb {
     Ls {
         #[command(flatten)]
         read: Read,
+        #[command(flatten)]
+        narrow: Narrow,
         #[command(flatten)]
         flag: WatchFlag,
     },
@@ -71,12 +73,12 @@ impl Node {
     /// Runs the verb.
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
-            Verb::Ls { read, flag } => {
-                let call = read.get(format!("{BASE}/nodes"));
+            Verb::Ls { read, narrow, flag } => {
+                let call = narrow.say(read.get(format!("{BASE}/nodes")));
                 if flag.watch {
                     return watch::<Nodes>(session, call).await;
                 }
-                let nodes = output::by_name(session.client()?.list(call).await?);
+                let nodes = narrow.ordered(session.client()?.list(call).await?);
                 output::print_list::<Nodes>(session.format(), &nodes)
             }
             Verb::Show { node, read } => {

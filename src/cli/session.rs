@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::Global;
 use crate::{
     client::{Call, Client, Options},
     context_file::Resolved,
-    output::{Format, Outcome},
+    output::{self, Format, Outcome},
 };
 
 const BUDGET_DEFAULT: Duration = Duration::from_secs(30);
@@ -25,6 +27,29 @@ impl Read {
     pub fn get(self, path: impl Into<String>) -> Call {
         let call = Call::get(path);
         if self.local { call.local() } else { call }
+    }
+}
+
+/// Which records of a list, and in which order.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(super) struct Narrow {
+    /// Only records that match, such as 'status.phase = ready and not name in (a, b)'; fields as in -o json
+    #[arg(long, value_name = "EXPRESSION")]
+    filter: Option<String>,
+    /// By which fields, separated by commas; a - before what descends
+    #[arg(long, value_name = "FIELDS", allow_hyphen_values = true)]
+    sort: Option<String>,
+}
+
+impl Narrow {
+    /// Says so in the call.
+    pub fn say(&self, call: Call) -> Call {
+        call.query_some("filter", self.filter.as_deref()).query_some("sort", self.sort.as_deref())
+    }
+
+    /// The records as they are shown: by name, unless another order was asked for.
+    pub fn ordered(&self, records: Vec<Value>) -> Vec<Value> {
+        if self.sort.is_some() { records } else { output::by_name(records) }
     }
 }
 

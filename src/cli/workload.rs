@@ -10,7 +10,7 @@ use super::{
     instance::Instances,
     logs::{LogFlags, print_logs},
     node::print_change,
-    session::Read,
+    session::{Narrow, Read},
     wait::{Goal, Watch, instances, wait},
     watch::{WatchFlag, watch},
 };
@@ -35,6 +35,8 @@ enum Verb {
     Ls {
         #[command(flatten)]
         read: Read,
+        #[command(flatten)]
+        narrow: Narrow,
         #[command(flatten)]
         flag: WatchFlag,
     },
@@ -100,12 +102,12 @@ impl Workload {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
             Verb::Apply(apply) => apply.run(session).await,
-            Verb::Ls { read, flag } => {
-                let call = read.get(format!("{BASE}/workloads"));
+            Verb::Ls { read, narrow, flag } => {
+                let call = narrow.say(read.get(format!("{BASE}/workloads")));
                 if flag.watch {
                     return watch::<Workloads>(session, call).await;
                 }
-                let workloads = output::by_name(session.client()?.list(call).await?);
+                let workloads = narrow.ordered(session.client()?.list(call).await?);
                 output::print_list::<Workloads>(session.format(), &workloads)
             }
             Verb::Show { workload, read } => show(session, &workload, read).await,
@@ -188,7 +190,7 @@ async fn show(session: &Session, name: &str, read: Read) -> Outcome {
         return output::print_one::<Workloads>(session.format(), &record);
     }
     let call = read.get(format!("{BASE}/instances")).query("workload", name);
-    let instances = client.list(call).await?;
+    let instances = output::by_name(client.list(call).await?);
     let wide = session.format() == Format::Wide;
     output::data(page(&record, &instances, wide)?.as_bytes())
 }

@@ -114,8 +114,18 @@ pub fn render_value(format: Format, value: &Value) -> Outcome<String> {
 /// Records in the order of their names: ids say when, and people look for names.
 #[must_use]
 pub fn by_name(mut records: Vec<Value>) -> Vec<Value> {
-    records.sort_by(|one, other| text(one, "/name").cmp(&text(other, "/name")));
+    records.sort_by(|one, other| {
+        let key = |record| numbered(text(record, "/name"));
+        key(one).cmp(&key(other))
+    });
     records
+}
+
+/// A name that ends in a number stands by it: `web-2` before `web-10`.
+fn numbered(name: &str) -> (&str, u64, &str) {
+    let stem = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let number = name.get(stem.len()..).unwrap_or_default();
+    (stem, number.parse().unwrap_or(0), name)
 }
 
 /// Prints a list.

@@ -143,6 +143,21 @@ impl<K: Key, V: Serialize + DeserializeOwned> Table<K, V> {
         (start, end)
     }
 
+    /// The records whose keys come behind `key`, lazily and in key order; behind an empty one: all.
+    pub fn behind<'a>(
+        &'a self,
+        view: &'a View,
+        key: &str,
+    ) -> impl Iterator<Item = Result<(K, Versioned<V>), Corrupt>> + use<'a, K, V> {
+        let mut start = key.as_bytes().to_vec();
+        if !start.is_empty() {
+            // The least key that is greater.
+            start.push(0);
+        }
+        view.rows_from(self.name, start)
+            .map(|(key, record)| Ok((self.read_key(key)?, self.read(key, record)?)))
+    }
+
     /// The records that an index has under exactly `index_key`, by primary key.
     ///
     /// # Errors
@@ -153,14 +168,31 @@ impl<K: Key, V: Serialize + DeserializeOwned> Table<K, V> {
         index: &str,
         index_key: &str,
     ) -> Result<Vec<(K, Versioned<V>)>, Corrupt> {
-        let (start, end) = Self::index_range(index_key);
+        self.by_index_behind(view, index, index_key, "").collect()
+    }
+
+    /// The records that an index has under exactly `index_key`, whose primary keys come behind `key`, lazily and in
+    /// their order; behind an empty one: all.
+    pub fn by_index_behind<'a>(
+        &'a self,
+        view: &'a View,
+        index: &str,
+        index_key: &str,
+        key: &str,
+    ) -> impl Iterator<Item = Result<(K, Versioned<V>), Corrupt>> + use<'a, K, V> {
+        let (prefix, end) = Self::index_range(index_key);
+        let mut start = prefix.to_vec();
+        if !key.is_empty() {
+            start.extend_from_slice(key.as_bytes());
+            start.push(0);
+        }
         let table = self.index_table(index);
-        view.rows(&table, &start, end.as_deref())
-            .filter_map(|(row, _)| {
-                let key = row.get(start.len()..)?;
+        view.rows_from(&table, start)
+            .take_while(move |(row, _)| end.as_ref().is_none_or(|end| row < &end))
+            .filter_map(move |(row, _)| {
+                let key = row.get(prefix.len()..)?;
                 let record = view.row(self.name, key)?;
                 Some(self.read(key, record).and_then(|value| Ok((self.read_key(key)?, value))))
             })
-            .collect()
     }
 }

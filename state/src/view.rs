@@ -100,6 +100,18 @@ impl View {
             .flat_map(move |table| range_of(&table.rows, start, end))
     }
 
+    /// The rows of a table from a key on, which is not kept borrowed.
+    pub(crate) fn rows_from(
+        &self,
+        table: &str,
+        start: Vec<u8>,
+    ) -> impl Iterator<Item = (&KeyBytes, &Record)> + use<'_> {
+        let table = self.0.tables.get(table).into_iter();
+        table.flat_map(move |table| {
+            table.rows.range::<_, [u8]>((Bound::Included(start.as_slice()), Bound::Unbounded))
+        })
+    }
+
     /// How many rows a table has.
     #[must_use]
     pub fn count(&self, table: &str) -> usize {

@@ -123,6 +123,12 @@ pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Vec<u8>>> + Send>>;
 /// The media type of a stream, unless a method says another.
 pub const TEXT: &str = "text/plain; charset=utf-8";
 
+/// The records of a list, made as they are taken.
+pub type Records<'a, O> = Box<dyn Iterator<Item = Result<O>> + 'a>;
+
+type RecordsFn = dyn for<'a> Fn(&'a MethodContext, &'a View, Value, &str) -> Result<Records<'a, Value>>
+    + Send
+    + Sync;
 type ValidateFn = dyn Fn(&Value) -> Result<()> + Send + Sync;
 type QueryFn = dyn Fn(&MethodContext, &View, Value) -> Result<Value> + Send + Sync;
 type MutationFn = dyn Fn(&MethodContext, &mut Tx, Value) -> Result<Value> + Send + Sync;
@@ -161,6 +167,8 @@ pub struct Method {
     pub binding: Option<Binding>,
     /// Whether the answer is a list of records.
     pub list: bool,
+    /// The records of the list behind the one of this id, in the order of their ids; absent: they are all made at once.
+    pub records: Option<Arc<RecordsFn>>,
     /// How the list can be watched; absent: it cannot.
     pub watched: Option<Watched>,
     /// The media type of a stream.
@@ -206,6 +214,7 @@ impl Method {
             action: action.to_owned(),
             binding: None,
             list: false,
+            records: None,
             watched: None,
             media: TEXT,
             audited: false,
@@ -232,6 +241,39 @@ impl Method {
             encode(&handler(cx, view, input::decode(&value)?)?)
         };
         Self::new::<I, O>(group, name, MethodKind::Query, action, Handler::Query(Arc::new(run)))
+    }
+
+    /// A method that reads a list of records. The handler is given the id behind which to begin, empty for the first, and
+    /// makes records as they are taken, in the order of their ids: so a part of a long list costs what it has, and
+    /// not the whole list.
+    pub fn listing<I, O>(
+        group: &str,
+        name: &str,
+        action: &str,
+        handler: impl for<'a> Fn(&'a MethodContext, &'a View, I, &str) -> Result<Records<'a, O>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self
+    where
+        I: DeserializeOwned + JsonSchema + Check + 'static,
+        O: Serialize + JsonSchema + 'static,
+    {
+        let handler = Arc::new(handler);
+        let all = handler.clone();
+        let run = move |cx: &MethodContext, view: &View, value: Value| {
+            let records = all(cx, view, input::decode(&value)?, "")?;
+            records.map(|record| encode(&record?)).collect::<Result<Vec<Value>>>().map(Value::Array)
+        };
+        let kind = MethodKind::Query;
+        let mut method =
+            Self::new::<I, Vec<O>>(group, name, kind, action, Handler::Query(Arc::new(run)));
+        method.list = true;
+        method.records = Some(Arc::new(move |cx, view, value, after| {
+            let records = handler(cx, view, input::decode(&value)?, after)?;
+            Ok(Box::new(records.map(|record| encode(&record?))))
+        }));
+        method
     }
 
     /// A method that writes. The handler's answer is kept with the transaction.

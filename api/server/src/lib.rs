@@ -11,6 +11,7 @@ pub mod envelope;
 pub mod gateway;
 pub mod json;
 mod limits;
+mod lists;
 pub mod local;
 pub mod methods;
 pub mod metrics;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     envelope::{self, Route},
-    problem,
+    lists, problem,
     rest::{BASE, http_method},
 };
 
@@ -102,6 +102,10 @@ fn operation(route: &Route, input: &Value, output: &Value, definitions: &Value) 
         (false, _) => &["consistency", "atRevision"],
     });
     if method.list {
+        shared.push("filter");
+        if !properties.contains_key("cursor") {
+            shared.push("sort");
+        }
         shared.extend(["limit", "cursor"].iter().filter(|name| !properties.contains_key(**name)));
     }
     if method.watched.is_some() {
@@ -211,6 +215,8 @@ fn parameters() -> Value {
         "atRevision": query("atRevision", json!({"type": "integer"}), "Wait until the replica has this revision."),
         "limit": query("limit", json!({"type": "integer", "minimum": 1, "maximum": envelope::LIMIT_MAX, "default": envelope::LIMIT_DEFAULT}), "Records at most."),
         "cursor": query("cursor", json!({"type": "string"}), "The `nextCursor` of the part before."),
+        "filter": query("filter", json!({"type": "string", "maxLength": lists::FILTER_CHARS_MAX}), "Only the records that match: `status.phase = ready and not name in (a, b)`."),
+        "sort": query("sort", json!({"type": "string"}), "By which fields, a `-` before what descends: `status.phase,-createdAt`."),
         "watch": query("watch", json!({"type": "boolean"}), "Go on with what changes in the list, as server-sent events."),
         "lastEventId": query("lastEventId", json!({"type": "string"}), "As the header `Last-Event-ID`, which counts before it."),
         "lastEventIdHeader": head("Last-Event-ID", "For a watch: the id of the last event that was seen; it goes on behind it."),

@@ -10,6 +10,7 @@ mod deadline;
 mod gateway;
 mod hostile;
 mod limits;
+mod lists;
 mod rates;
 mod rest;
 mod support;

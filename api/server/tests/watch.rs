@@ -69,6 +69,37 @@ async fn a_record_that_leaves_what_was_asked_for_is_told_as_deleted() {
 }
 
 #[tokio::test]
+async fn a_filter_narrows_what_is_watched() {
+    let world = world().await;
+    put(&world, "a", 5).await;
+    put(&world, "b", 1).await;
+    let path = "/widgets?filter=sizeLimit>3&watch=true";
+    let mut watcher = Watcher::start(&world, "pal_viewer", path, None).await;
+    assert_eq!(watcher.up_to_mark().await.0, ["put a"]);
+    put(&world, "b", 4).await;
+    assert_eq!(watcher.up_to_mark().await.0, ["put b"]);
+    put(&world, "a", 3).await;
+    assert_eq!(watcher.up_to_mark().await.0, ["delete a"]);
+}
+
+#[tokio::test]
+async fn a_filter_narrows_events_and_their_marks_go_on() {
+    let world = world().await;
+    put(&world, "a", 1).await;
+    let path = "/events?filter=subject%20%3D%20widget%2Fc&watch=true";
+    let mut watcher = Watcher::start(&world, "pal_viewer", path, None).await;
+    let (told, before) = watcher.up_to_mark().await;
+    assert!(told.is_empty(), "{told:?}");
+    put(&world, "b", 1).await;
+    let (told, after) = watcher.up_to_mark().await;
+    assert!(told.is_empty(), "{told:?}");
+    assert_ne!(before, after, "a mark says how far it has looked");
+    put(&world, "c", 1).await;
+    let event = watcher.next().await.unwrap();
+    assert_eq!(event.data["subject"], "widget/c");
+}
+
+#[tokio::test]
 async fn a_watcher_that_comes_back_is_told_what_it_has_missed_and_nothing_else() {
     let world = world().await;
     for name in ["a", "b", "c"] {

@@ -4,6 +4,7 @@
 use palisade_contract::{
     Check, Code, Error, Method, MethodContext, NodeId, Problems, Resource, Result, Verb, Watched,
     id::{NAME_RULE, is_name},
+    method::Records,
 };
 use palisade_state::{Tx, View};
 use schemars::JsonSchema;
@@ -172,10 +173,9 @@ pub(crate) fn methods() -> Vec<Method> {
             .summary("Makes a token with which a machine can join; the caller keeps its secret.")
             .rest(Verb::Post, "/join-tokens")
             .on(on),
-        Method::query("joinTokens", "list", "compute:join-tokens:read", list)
+        Method::listing("joinTokens", "list", "compute:join-tokens:read", list)
             .summary("Lists the join tokens, without secrets.")
             .rest(Verb::Get, "/join-tokens")
-            .list()
             .watched(Watched::Records)
             .on(on),
         Method::mutation("joinTokens", "revoke", "compute:join-tokens:write", revoke)
@@ -231,14 +231,20 @@ fn forget_old(tx: &mut Tx, newest: &str) -> Result<()> {
     Ok(())
 }
 
-fn list(_cx: &MethodContext, view: &View, input: ListTokens) -> Result<Vec<TokenRecord>> {
+fn list<'a>(
+    _cx: &'a MethodContext,
+    view: &'a View,
+    input: ListTokens,
+    after: &str,
+) -> Result<Records<'a, TokenRecord>> {
     let now_ms = view.clock().now_ms;
-    let mut all = JOIN_TOKENS.all(view)?;
-    all.retain(|(_, found)| within(input.tenant.as_ref(), &found.value));
-    Ok(all
-        .into_iter()
-        .map(|(_, found)| record(&found.value, now_ms, found.stamp.modified_rev))
-        .collect())
+    Ok(Box::new(JOIN_TOKENS.behind(view, after).filter_map(move |row| match row {
+        Ok((_, found)) if within(input.tenant.as_ref(), &found.value) => {
+            Some(Ok(record(&found.value, now_ms, found.stamp.modified_rev)))
+        }
+        Ok(_) => None,
+        Err(corrupt) => Some(Err(corrupt.into())),
+    })))
 }
 
 fn within(tenant: Option<&String>, row: &TokenRow) -> bool {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use palisade_contract::{
     Check, Code, Error, Method, MethodContext, NodeId, Resource, Result, Verb, Watched,
+    method::Records,
     node::{HostFacts, Node, NodePhase},
     ports::NodeCapacity,
 };
@@ -120,10 +121,9 @@ pub(crate) fn methods() -> Vec<Method> {
         Resource::of_tenant("node", text("node"), text("tenant"))
     };
     vec![
-        Method::query("nodes", "list", "compute:nodes:read", list)
+        Method::listing("nodes", "list", "compute:nodes:read", list)
             .summary("Lists the nodes.")
             .rest(Verb::Get, "/nodes")
-            .list()
             .watched(Watched::Records)
             .on(one),
         Method::query("nodes", "get", "compute:nodes:read", get)
@@ -153,8 +153,13 @@ pub(crate) fn methods() -> Vec<Method> {
     ]
 }
 
-fn list(cx: &MethodContext, view: &View, input: ListNodes) -> Result<Vec<NodeRecord>> {
-    let wanted = |node: &Node| {
+fn list<'a>(
+    cx: &'a MethodContext,
+    view: &'a View,
+    input: ListNodes,
+    after: &str,
+) -> Result<Records<'a, NodeRecord>> {
+    let wanted = move |node: &Node| {
         input.pool.as_ref().is_none_or(|pool| *pool == node.pool)
             && input.tenant.as_ref().is_none_or(|tenant| *tenant == node.tenant)
             && match input.phase {
@@ -162,12 +167,13 @@ fn list(cx: &MethodContext, view: &View, input: ListNodes) -> Result<Vec<NodeRec
                 None => node.phase != NodePhase::Retired,
             }
     };
-    NODES
-        .all(view)?
-        .into_iter()
-        .filter(|(_, found)| wanted(&found.value.node))
-        .map(|(_, found)| record(cx, view, &found.value, found.stamp.modified_rev))
-        .collect()
+    Ok(Box::new(NODES.behind(view, after).filter_map(move |row| match row {
+        Ok((_, found)) if wanted(&found.value.node) => {
+            Some(record(cx, view, &found.value, found.stamp.modified_rev))
+        }
+        Ok(_) => None,
+        Err(corrupt) => Some(Err(corrupt.into())),
+    })))
 }
 
 fn get(cx: &MethodContext, view: &View, input: OneNode) -> Result<NodeRecord> {

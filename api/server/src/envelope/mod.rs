@@ -295,8 +295,13 @@ impl Envelope {
         let cx = call.method_context(&self.context);
         match &method.handler {
             Handler::Query(run) => {
-                let value = run(&cx, &call.view, input)?;
-                page::answer(method.list, value, &call.view, &call.options.page)
+                let (view, page) = (&call.view, &call.options.page);
+                if method.list {
+                    return page::list(route, &cx, view, input, page, |input| {
+                        run(&cx, view, input)
+                    });
+                }
+                page::record(run(&cx, view, input)?, view, page)
             }
             Handler::Stream(run) => {
                 let revision = call.view.revision();

@@ -1,6 +1,6 @@
 //! Methods with what REST must know of them: where they are, and of which types their fields are.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::OnceLock};
 
 use palisade_contract::{
     Binding, Method, Registry,
@@ -8,6 +8,8 @@ use palisade_contract::{
     registry::binding_of,
 };
 use serde_json::Value;
+
+use crate::lists::Known;
 
 /// What a text from a path or query is read as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +60,21 @@ pub struct Route {
     pub binding: Binding,
     /// The fields of its input.
     pub fields: BTreeMap<String, FieldKind>,
+    known: OnceLock<Known>,
 }
 
 impl Route {
+    /// A method at its place.
+    pub(crate) fn new(id: String, method: Method, binding: Binding) -> Self {
+        let fields = fields(&method);
+        Self { id, method, binding, fields, known: OnceLock::new() }
+    }
+
+    /// The fields that its records can have, when it is a list.
+    pub(crate) fn known(&self) -> &Known {
+        self.known.get_or_init(|| Known::of(&self.method))
+    }
+
     /// The names of the parameters in its path, in order.
     pub fn parameters(&self) -> impl Iterator<Item = &str> {
         self.binding
@@ -80,8 +94,7 @@ pub(crate) fn routes(registry: &Registry) -> Vec<Route> {
                 None => method.full_name(),
             };
             let binding = binding_of(&**module, &method);
-            let fields = fields(&method);
-            routes.push(Route { id, method, binding, fields });
+            routes.push(Route::new(id, method, binding));
         }
     }
     routes

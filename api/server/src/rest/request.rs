@@ -155,6 +155,13 @@ fn read_parameter(query: &mut Query, name: String, value: String, problems: &mut
             query.page.limit = number.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
         }
         "cursor" => query.page.cursor = Some(value),
+        "filter" | "sort" => {
+            let wanted =
+                if name == "filter" { &mut query.page.filter } else { &mut query.page.sort };
+            if wanted.replace(value).is_some() {
+                problems.add(format!("/{name}"), "give it once");
+            }
+        }
         _ => query.fields.push((name, value)),
     }
 }

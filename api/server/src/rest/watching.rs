@@ -42,8 +42,11 @@ impl Rest {
     {
         let Asked { route, parameters, credential, who, last_event_id } = asked;
         let has = |field: &str| route.fields.contains_key(field);
-        let parts =
-            [("limit", query.page.limit.is_some()), ("cursor", query.page.cursor.is_some())];
+        let parts = [
+            ("limit", query.page.limit.is_some()),
+            ("cursor", query.page.cursor.is_some()),
+            ("sort", query.page.sort.is_some()),
+        ];
         if let Some((field, _)) =
             parts.into_iter().find(|(field, is_given)| *is_given && !has(field))
         {
@@ -53,11 +56,13 @@ impl Rest {
             return Err(refused("dryRun", "a watch changes nothing: leave it out"));
         }
         let consistency = query.consistency;
+        let filter = query.page.filter.clone();
         let input = self.input(incoming, &route, parameters, query, body).await?;
         let Value::Object(input) = input else { return Err(Error::internal("no object").into()) };
         let watching = Watching {
             route,
             input,
+            filter,
             credential,
             who,
             consistency,

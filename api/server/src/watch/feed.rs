@@ -16,7 +16,7 @@ use palisade_state::{View, WatchEvent};
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::Told;
+use super::{Narrowed, Told};
 use crate::{envelope::Route, json};
 
 /// Different lists that are watched at once.
@@ -45,6 +45,7 @@ type Records = BTreeMap<String, Bytes>;
 struct Key {
     route: String,
     input: String,
+    filter: String,
     principal: String,
     roles: Vec<String>,
     tenant: String,
@@ -79,6 +80,7 @@ struct Held {
 pub(super) struct Feed {
     route: Arc<Route>,
     input: Value,
+    filter: Narrowed,
     context: MethodContext,
     held: Mutex<Held>,
     reading: Mutex<()>,
@@ -118,14 +120,30 @@ impl Feeds {
         self: &Arc<Self>,
         route: &Arc<Route>,
         input: &Value,
+        filter: &Narrowed,
         cx: MethodContext,
         view: &View,
     ) -> Result<Share> {
         let Principal { name, roles, tenant } = cx.principal.clone();
         let input_text = json::canonical(input);
-        let key =
-            Key { route: route.id.clone(), input: input_text, principal: name, roles, tenant };
-        let (share, is_new) = self.find(&key, route, input, cx)?;
+        let key = Key {
+            route: route.id.clone(),
+            input: input_text,
+            filter: filter.text.clone(),
+            principal: name,
+            roles,
+            tenant,
+        };
+        let feed = || Feed {
+            route: route.clone(),
+            input: input.clone(),
+            filter: filter.clone(),
+            context: cx,
+            held: Mutex::default(),
+            reading: Mutex::default(),
+            changed: Notify::new(),
+        };
+        let (share, is_new) = self.find(&key, feed)?;
         if is_new {
             // From before it is read on, so that no change can fall between.
             let changes = share.context().store.watch();
@@ -136,13 +154,7 @@ impl Feeds {
         Ok(share)
     }
 
-    fn find(
-        &self,
-        key: &Key,
-        route: &Arc<Route>,
-        input: &Value,
-        context: MethodContext,
-    ) -> Result<(Share, bool)> {
+    fn find(&self, key: &Key, feed: impl FnOnce() -> Feed) -> Result<(Share, bool)> {
         // Taken while the lists are locked, so that one that is let go has no watcher.
         let share = |feed: &Arc<Feed>| {
             lock(&feed.held).watchers += 1;
@@ -161,14 +173,7 @@ impl Feeds {
             );
             return Err(full.hint("watch through another replica, or watch fewer different lists"));
         }
-        let feed = Arc::new(Feed {
-            route: route.clone(),
-            input: input.clone(),
-            context,
-            held: Mutex::default(),
-            reading: Mutex::default(),
-            changed: Notify::new(),
-        });
+        let feed = Arc::new(feed());
         let first = share(&feed);
         feeds.insert(key.clone(), feed);
         Ok((first, true))
@@ -248,12 +253,13 @@ impl Feed {
             },
             _ => return Err(Error::internal("a list method answered no list")),
         };
+        let items: Vec<Value> = items.into_iter().filter(|item| self.filter.takes(item)).collect();
         if items.len() > RECORDS_MAX {
             let long = Error::new(
                 Code::TooLarge,
                 format!("the list has {} records; up to {RECORDS_MAX} can be watched", items.len()),
             );
-            return Err(long.hint("narrow it, by tenant, pool or whatever it can be narrowed by"));
+            return Err(long.hint("narrow it, by a filter"));
         }
         let mut records = BTreeMap::new();
         for item in items {
@@ -458,15 +464,11 @@ mod tests {
             counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             Ok(vec![serde_json::json!({"id": "a"})])
         });
-        let route = Arc::new(crate::envelope::Route {
-            id: "pets.list".to_owned(),
-            binding: palisade_contract::Binding {
-                verb: palisade_contract::Verb::Get,
-                path: "/pets".to_owned(),
-            },
-            fields: BTreeMap::new(),
-            method,
-        });
+        let binding = palisade_contract::Binding {
+            verb: palisade_contract::Verb::Get,
+            path: "/pets".to_owned(),
+        };
+        let route = Arc::new(Route::new("pets.list".to_owned(), method, binding));
         let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
         let context = Context::new(Arc::new(Still), store);
         let view = context.store.view();
@@ -478,19 +480,20 @@ mod tests {
             if_match: None,
         };
         let (feeds, input) = (Arc::new(Feeds::default()), serde_json::json!({}));
+        let all = Narrowed::default();
         let shares: Vec<Share> = (0..1000)
-            .map(|_| feeds.share(&route, &input, as_whom("token/a"), &view).unwrap())
+            .map(|_| feeds.share(&route, &input, &all, as_whom("token/a"), &view).unwrap())
             .collect();
         let count = || reads.load(std::sync::atomic::Ordering::SeqCst);
         assert_eq!(count(), 1, "SSE-3");
-        let _other = feeds.share(&route, &input, as_whom("token/b"), &view).unwrap();
+        let _other = feeds.share(&route, &input, &all, as_whom("token/b"), &view).unwrap();
         assert_eq!(count(), 2, "somebody else may see something else");
         assert_eq!(lock(&shares[0].held).watchers, 1000);
         drop(shares);
-        let again = feeds.share(&route, &input, as_whom("token/a"), &view).unwrap();
+        let again = feeds.share(&route, &input, &all, as_whom("token/a"), &view).unwrap();
         assert_eq!((count(), lock(&again.held).watchers), (2, 1), "it lingers for who comes back");
         for number in 2..FEEDS_MAX {
-            feeds.share(&route, &input, as_whom(&format!("token/{number}")), &view).unwrap();
+            feeds.share(&route, &input, &all, as_whom(&format!("token/{number}")), &view).unwrap();
         }
         let refused = feeds.share(&route, &input, as_whom("token/more"), &view).err().unwrap();
         assert_eq!(refused.code, Code::Unavailable, "SSE-3");

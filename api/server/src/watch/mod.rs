@@ -27,6 +27,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     envelope::{self as steps, Authenticated, Consistency, Envelope, Route},
+    lists::Filter,
     stop::Stop,
 };
 
@@ -59,6 +60,8 @@ pub(crate) type Batch = Vec<Told>;
 pub(crate) struct Watching {
     pub(crate) route: Arc<Route>,
     pub(crate) input: Map<String, Value>,
+    /// What its records are narrowed by.
+    pub(crate) filter: Option<String>,
     pub(crate) credential: Credential,
     pub(crate) who: Authenticated,
     pub(crate) consistency: Consistency,
@@ -96,12 +99,15 @@ pub(crate) async fn start(
     let input = steps::within(&watching.route, input, &watching.who.principal);
     (method.validate)(&input)?;
     let resource = (method.resource)(&input);
-    let Watching { route, credential, who, consistency, request_id, since, stopping, .. } =
-        watching;
+    let Watching {
+        route, filter, credential, who, consistency, request_id, since, stopping, ..
+    } = watching;
+    let filter = Narrowed::read(filter, &route)?;
     let context = envelope.context().clone();
     let Authenticated { principal, view, .. } = who;
     envelope.metrics().count(&route.id, "WATCH");
-    let watcher = Watcher { context, route, input, credential, principal, resource, request_id };
+    let watcher =
+        Watcher { context, route, input, filter, credential, principal, resource, request_id };
     watcher.authorize(&view)?;
     match how {
         Watched::Numbered(last) => Ok(numbered::watch(watcher, last, stopping)),
@@ -113,11 +119,31 @@ pub(crate) async fn start(
     }
 }
 
+/// What a list is narrowed by.
+#[derive(Clone, Default)]
+struct Narrowed {
+    text: String,
+    filter: Option<Filter>,
+}
+
+impl Narrowed {
+    fn read(text: Option<String>, route: &Route) -> Result<Self> {
+        let Some(text) = text else { return Ok(Self::default()) };
+        let filter = Filter::read(&text, route.known()).map_err(|why| invalid("filter", why))?;
+        Ok(Self { text, filter: Some(filter) })
+    }
+
+    fn takes(&self, record: &Value) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.matches(record))
+    }
+}
+
 /// Who watches what.
 struct Watcher {
     context: Context,
     route: Arc<Route>,
     input: Value,
+    filter: Narrowed,
     credential: Credential,
     principal: Principal,
     resource: Resource,

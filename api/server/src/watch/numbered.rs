@@ -105,7 +105,8 @@ impl State {
         };
         let newest = items.last().and_then(|item| item.get("seq")?.as_u64());
         self.told = newest.unwrap_or(self.told);
-        for item in &items {
+        let is_mark_due = !items.is_empty();
+        for item in items.iter().filter(|item| self.watcher.filter.takes(item)) {
             batch.push(Told::Put(serde_json::to_vec(item).map_err(Error::internal)?.into()));
         }
         let next = match page.remove("nextCursor") {
@@ -115,7 +116,7 @@ impl State {
             }
             _ => Cursor::at(view, (self.last)(view)).to_string(),
         };
-        if !batch.is_empty() || self.cursor.is_none() {
+        if is_mark_due || !batch.is_empty() || self.cursor.is_none() {
             batch.push(if self.watcher.resource.tenant.is_empty() {
                 Told::Mark(next.clone())
             } else {

@@ -46,7 +46,13 @@ pub(super) async fn watch(
     stopping: Stop,
 ) -> Result<BoxStream<'static, Batch>> {
     let view = reached(&watcher, view, since.as_ref(), consistency).await?;
-    let share = feeds.share(&watcher.route, &watcher.input, watcher.method_context(), &view)?;
+    let share = feeds.share(
+        &watcher.route,
+        &watcher.input,
+        &watcher.filter,
+        watcher.method_context(),
+        &view,
+    )?;
     let (at, reset) = match begin(&watcher, &share, &view, since) {
         Begin::All { reset } => (None, reset),
         Begin::At(at) => (Some(at), false),

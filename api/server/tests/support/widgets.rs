@@ -3,7 +3,8 @@
 use futures::{StreamExt, stream};
 use palisade_contract::{
     Catalog, Check, Error, Method, MethodContext, Module, Nothing, Problems, Resource, Result,
-    Verb, Watched, method::ByteStream,
+    Verb, Watched,
+    method::{ByteStream, Records},
 };
 use palisade_state::{Table, Tx, View};
 use schemars::JsonSchema;
@@ -99,9 +100,17 @@ fn get(_: &MethodContext, view: &View, input: One) -> Result<WidgetRecord> {
     Ok(WidgetRecord { widget: found.value, revision: found.stamp.modified_rev })
 }
 
-fn list(_: &MethodContext, view: &View, input: Filter) -> Result<Vec<Widget>> {
-    let all = WIDGETS.all(view)?.into_iter().map(|(_, found)| found.value);
-    Ok(all.filter(|w| input.at_least.is_none_or(|least| w.size_limit >= least)).collect())
+fn list<'a>(
+    _: &'a MethodContext,
+    view: &'a View,
+    input: Filter,
+    after: &str,
+) -> Result<Records<'a, Widget>> {
+    let wanted = move |w: &Widget| input.at_least.is_none_or(|least| w.size_limit >= least);
+    Ok(Box::new(WIDGETS.behind(view, after).filter_map(move |row| match row {
+        Ok((_, found)) => wanted(&found.value).then_some(Ok(found.value)),
+        Err(corrupt) => Some(Err(corrupt.into())),
+    })))
 }
 
 fn on(input: &serde_json::Value) -> Resource {
@@ -129,9 +138,8 @@ impl Module for Widgets {
     fn methods(&self) -> Vec<Method> {
         let (read, write) = ("compute:widgets:read", "compute:widgets:write");
         vec![
-            Method::query("widgets", "list", read, list)
+            Method::listing("widgets", "list", read, list)
                 .rest(Verb::Get, "/widgets")
-                .list()
                 .watched(Watched::Records)
                 .on(on),
             Method::mutation("widgets", "remove", write, remove)

@@ -2,9 +2,10 @@
 
 use futures::future::{BoxFuture, ready};
 use palisade_contract::{
-    Code, Error, InstanceId, MethodContext, NodeId, Result, method::ByteStream,
+    Code, Error, InstanceId, MethodContext, NodeId, Result,
+    method::{ByteStream, Records},
 };
-use palisade_state::{Versioned, View};
+use palisade_state::{Versioned, View, table::Corrupt};
 
 use super::{ListInstances, Logs, OneInstance};
 use crate::{
@@ -13,38 +14,39 @@ use crate::{
     shown::{self, InstanceRecord},
 };
 
-pub(super) fn list(
-    cx: &MethodContext,
-    view: &View,
+pub(super) fn list<'a>(
+    cx: &'a MethodContext,
+    view: &'a View,
     input: ListInstances,
-) -> Result<Vec<InstanceRecord>> {
-    let node = match &input.node {
-        Some(name) => Some(find_node(cx, view, name, input.tenant.as_ref())?),
+    after: &str,
+) -> Result<Records<'a, InstanceRecord>> {
+    let ListInstances { workload, node, tenant } = input;
+    let node = match &node {
+        Some(name) => Some(find_node(cx, view, name, tenant.as_ref())?),
         None => None,
     };
-    let rows: Vec<(String, Versioned<InstanceRow>)> = match (&input.workload, &node) {
-        (Some(name), _) => {
-            let workload = lookup::workload(view, name, input.tenant.as_ref())?.value.id;
-            INSTANCES.by_index(view, BY_WORKLOAD, workload.as_str())?
-        }
-        (None, Some(node)) => INSTANCES.by_index(view, BY_NODE, node.as_str())?,
-        (None, None) => INSTANCES.all(view)?,
+    let rows: Box<dyn Iterator<Item = Result<(String, Versioned<InstanceRow>), Corrupt>> + 'a> =
+        match (&workload, &node) {
+            (Some(name), _) => {
+                let workload = lookup::workload(view, name, tenant.as_ref())?.value.id;
+                Box::new(INSTANCES.by_index_behind(view, BY_WORKLOAD, workload.as_str(), after))
+            }
+            (None, Some(node)) => {
+                Box::new(INSTANCES.by_index_behind(view, BY_NODE, node.as_str(), after))
+            }
+            (None, None) => Box::new(INSTANCES.behind(view, after)),
+        };
+    let wanted = move |row: &InstanceRow| {
+        tenant.as_ref().is_none_or(|tenant| *tenant == row.tenant)
+            && node.as_ref().is_none_or(|node| row.node() == Some(node))
     };
-    let mut rows: Vec<Versioned<InstanceRow>> = rows
-        .into_iter()
-        .map(|(_, row)| row)
-        .filter(|row| {
-            input.tenant.as_ref().is_none_or(|tenant| *tenant == row.value.tenant)
-                && node.as_ref().is_none_or(|node| row.value.node() == Some(node))
-        })
-        .collect();
-    rows.sort_by(|a, b| {
-        let key = |row: &InstanceRow| (row.workload_name.clone(), row.number, row.id.clone());
-        key(&a.value).cmp(&key(&b.value))
-    });
-    rows.iter()
-        .map(|row| shown::instance(&cx.context, view, &row.value, row.stamp.modified_rev))
-        .collect()
+    Ok(Box::new(rows.filter_map(move |row| {
+        match row {
+            Ok((_, row)) => wanted(&row.value)
+                .then(|| shown::instance(&cx.context, view, &row.value, row.stamp.modified_rev)),
+            Err(corrupt) => Some(Err(corrupt.into())),
+        }
+    })))
 }
 
 /// A node by id or name; a tenant's instances lead to its own nodes and to those that they are on.

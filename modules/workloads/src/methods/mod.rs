@@ -129,10 +129,9 @@ pub fn all() -> Vec<Method> {
             .summary("Makes a workload what its spec says, or says what that would do.")
             .rest(Verb::Put, "/workloads/{workload}")
             .on(workload),
-        Method::query("workloads", "list", "compute:workloads:read", read::list)
+        Method::listing("workloads", "list", "compute:workloads:read", read::list)
             .summary("Lists the workloads.")
             .rest(Verb::Get, "/workloads")
-            .list()
             .watched(Watched::Records)
             .on(workload),
         Method::query("workloads", "get", "compute:workloads:read", read::get)
@@ -160,10 +159,9 @@ pub fn all() -> Vec<Method> {
             .rest(Verb::Delete, "/workloads/{workload}")
             .destructive()
             .on(workload),
-        Method::query("instances", "list", "compute:instances:read", instances::list)
+        Method::listing("instances", "list", "compute:instances:read", instances::list)
             .summary("Lists the instances, of all workloads or of one.")
             .rest(Verb::Get, "/instances")
-            .list()
             .watched(Watched::Records)
             .on(resource("instance")),
         Method::query("instances", "get", "compute:instances:read", instances::get)
