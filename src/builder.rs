@@ -93,8 +93,6 @@ impl Builder {
 }
 
 #[cfg(test)]
-mod example;
-#[cfg(test)]
 mod matrix;
 #[cfg(test)]
 mod tenants;
@@ -158,9 +156,7 @@ mod tests {
         for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
             if path.is_dir() && !path.ends_with("tests") && !path.ends_with("target") {
                 tables_below(&path, found);
-            } else if path.extension().is_some_and(|ext| ext == "rs")
-                && !path.ends_with("tests.rs")
-                && !path.ends_with("builder/example.rs")
+            } else if path.extension().is_some_and(|ext| ext == "rs") && !path.ends_with("tests.rs")
             {
                 let text = std::fs::read_to_string(&path).unwrap();
                 let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
@@ -182,19 +178,6 @@ mod tests {
         found.sort();
         let declared: Vec<&str> = registry.tables().iter().copied().collect();
         assert_eq!(found, declared, "made in the sources, and declared by modules");
-    }
-
-    #[test]
-    fn the_example_in_the_docs_is_compiled_and_fits() {
-        let docs = include_str!("../docs/modules.md");
-        assert!(
-            docs.contains(include_str!("builder/example.rs")),
-            "src/builder/example.rs is another"
-        );
-        let registry = assembled(&Builder::new().plugin(example::AcmePets)).unwrap().registry;
-        let paths: Vec<String> = registry.methods().into_iter().map(|(_, at)| at.path).collect();
-        assert!(paths.contains(&"/plugins/acme/pets/{pet}".to_owned()), "{paths:?}");
-        assert_eq!(registry.modules().last().unwrap().name(), "acme-pets", "plugins are last");
     }
 
     #[test]

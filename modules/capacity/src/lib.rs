@@ -10,9 +10,6 @@ mod check;
 mod nodes;
 mod placer;
 mod port;
-#[cfg(any(test, feature = "testing"))]
-#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "for tests alone")]
-pub mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -5,13 +5,13 @@ use palisade_contract::{
     node::NodePhase,
     ports::{Allocation, Capacity, Demand, PortRequest},
 };
+use palisade_testing::Bench;
 use proptest::prelude::*;
 use serde_json::json;
 
 use crate::{
     CapacityModule, NODES_KIND, PLACER_KIND,
     books::{BOOKS, DEMANDS},
-    testing::Bench,
 };
 
 const GIB: u64 = 1 << 30;

@@ -7,7 +7,7 @@ mod rolling;
 
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
-use palisade_capacity::{CapacityModule, testing::Bench};
+use palisade_capacity::CapacityModule;
 use palisade_contract::{
     Error, Handler, MethodContext, Module, NodeId, Principal, Registry, Result,
     node::{InstancePhase, InstanceStatus, NodeStatus, Wanted},
@@ -15,6 +15,7 @@ use palisade_contract::{
 };
 use palisade_scheduler::NodeControllers;
 use palisade_state::{Tx, Verdict};
+use palisade_testing::Bench;
 use serde_json::{Value, json};
 
 use crate::{WorkloadsModule, records::INSTANCES};

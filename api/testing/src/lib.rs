@@ -1,5 +1,10 @@
 //! A bench for tests of modules: the kernel in memory, nodes out of thin air, and reconcilers that
 //! are stepped by hand.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "for tests: whatever goes wrong here is the test's failure"
+)]
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +20,7 @@ use futures::{
     future::{BoxFuture, ready},
 };
 use palisade_contract::{
-    Context, Error, Module, NodeId, ReconcileContext, Reconciler, Result,
+    Context, Error, Module, NodeId, ReconcileContext, Reconciler, Result, ShardBy,
     module::Run,
     node::{HostFacts, Node, NodePhase, NodeSession},
     ports::{JoinRequest, Nodes},
@@ -23,6 +28,7 @@ use palisade_contract::{
 use palisade_state::{
     Role, Runtime, Tx, View,
     command::{FenceCheck, Finish, Kind, WorkerBeat},
+    lease::singleton_lease,
     memory::MemoryStore,
     shard::shard_of,
 };
@@ -175,13 +181,20 @@ impl Bench {
                 worker: "1".to_owned(),
                 incarnation: 1,
                 role: role.into(),
-                singletons: vec![],
+                singletons: self.singletons(role),
                 draining: false,
                 sharded: true,
             };
             let outcome = self.store.apply(Kind::WorkerBeat(beat).into()).expect("a beat");
             assert!(outcome.is_applied(), "{outcome:?}");
         }
+    }
+
+    fn singletons(&self, role: Role) -> Vec<String> {
+        let of_role = self.reconcilers.iter().filter(|reconciler| {
+            reconciler.role() == role && reconciler.shard_by() == ShardBy::None
+        });
+        of_role.map(|reconciler| reconciler.name().to_owned()).collect()
     }
 
     /// Lets time pass without losing a lease.
@@ -291,9 +304,23 @@ impl Bench {
         panic!("the reconcilers never settle: {:?}", self.view().all_work().collect::<Vec<_>>());
     }
 
+    /// The reconciler of this name, to be stepped without a timer.
+    ///
+    /// # Panics
+    /// No module has it.
+    #[must_use]
+    pub fn jobs(&self, name: &str) -> Jobs<'_> {
+        let reconciler = self.reconcilers.iter().find(|reconciler| reconciler.name() == name);
+        let reconciler = reconciler.unwrap_or_else(|| panic!("no module has a reconciler {name}"));
+        Jobs { bench: self, reconciler: reconciler.clone() }
+    }
+
     fn run(&self, reconciler: &dyn Reconciler, work: Finish) {
         let shard = shard_of(&work.key);
-        let name = reconciler.role().shard_lease(shard);
+        let name = match reconciler.shard_by() {
+            ShardBy::None => singleton_lease(reconciler.name()),
+            _ => reconciler.role().shard_lease(shard),
+        };
         let lease = self.view().lease(&name).cloned().expect("a lease");
         let check = FenceCheck {
             lease: name,
@@ -302,20 +329,41 @@ impl Bench {
             fence: Some(lease.fence.into()),
         };
         let key = work.key.clone();
-        let cx = ReconcileContext::new(self.context.clone(), check, shard, work, None);
+        let periodic = reconciler.periodic().into_iter().find(|periodic| periodic.key == key);
+        let every_ms = periodic.map(|periodic| milliseconds(periodic.every));
+        let cx = ReconcileContext::new(self.context.clone(), check, shard, work, every_ms);
         let run = block_on(reconciler.run(&cx, &key)).expect("a run");
         if cx.is_finished() {
             return;
         }
-        let delay = match run {
-            Run::Done => 0,
-            Run::Again => 50,
-            Run::After(delay) => u64::try_from(delay.as_millis()).expect("a delay"),
+        match run {
+            Run::Done => block_on(cx.finish(|_| Ok(()))).expect("a finish"),
+            Run::Again => block_on(cx.put_off(50, "")).expect("a requeue"),
+            Run::After(delay) => block_on(cx.put_off(milliseconds(delay), "")).expect("a requeue"),
         };
-        if run == Run::Done {
-            block_on(cx.finish(|_| Ok(()))).expect("a finish");
-        } else {
-            block_on(cx.put_off(delay, "")).expect("a requeue");
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).expect("a delay")
+}
+
+/// A reconciler in a test's hands.
+pub struct Jobs<'a> {
+    bench: &'a Bench,
+    reconciler: Arc<dyn Reconciler>,
+}
+
+impl Jobs<'_> {
+    /// Runs each of its keys that is due once, as its worker would; how many there were.
+    pub fn tick(&self) -> usize {
+        let name = self.reconciler.name();
+        let view = self.bench.view();
+        for periodic in self.reconciler.periodic() {
+            if view.work(name, &periodic.key).is_none() {
+                self.bench.commit(|tx| Ok(tx.enqueue(name, &periodic.key)?));
+            }
         }
+        self.bench.step_only(name)
     }
 }
