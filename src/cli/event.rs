@@ -125,7 +125,7 @@ impl Audit {
 async fn verify(session: &Session) -> Outcome {
     // Whoever is bound to a tenant sees no whole chain, and is refused here.
     session.client()?.call(Call::get(format!("{BASE}/audit/verify"))).await?;
-    let window = Window { from: Some(0), last: None, tenant: None };
+    let window = Window { from: Some(0), last: None, tenant: None, filter: None };
     let records = window.read(session, "audit").await?;
     let checked = check_chain(&records)?;
     match session.format() {

@@ -114,3 +114,35 @@ fn names_cannot_leave_their_path_segment() {
         assert_eq!(url.path(), format!("/workloads/{sent}"), "nothing is taken away");
     }
 }
+
+/// The table of docs/errors.md: code, status, exit code.
+fn documented() -> Vec<(String, u16, u8)> {
+    let page = include_str!("../../docs/errors.md");
+    let rows = page.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let code = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?;
+        let status = cells.get(2)?.parse().ok().filter(|status| *status >= 400)?;
+        Some((code.to_owned(), status, cells.get(3)?.parse().ok()?))
+    });
+    rows.collect()
+}
+
+#[tokio::test]
+async fn each_code_ends_the_program_as_the_page_says_and_says_what_the_replica_said() {
+    let codes = documented();
+    assert_eq!(codes.len(), palisade_contract::Code::ALL.len());
+    for (code, status, exit) in codes {
+        let mut body = problem(&code);
+        body["hint"] = json!("do it otherwise");
+        body["detail"] = json!("it went wrong");
+        let stub = Stub::new(vec![(status, body)]);
+        let client = client(vec![stub.address()], Duration::from_millis(50));
+        let error = client.call(Call::post("/x")).await.unwrap_err();
+        let failure = crate::output::Failure::from(error);
+        assert_eq!(failure.exit as u8, exit, "{code}");
+        let said = failure.to_string();
+        for part in ["it went wrong", "do it otherwise", "req_1"] {
+            assert!(said.contains(part), "{code}: {said}");
+        }
+    }
+}

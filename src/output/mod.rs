@@ -115,7 +115,7 @@ pub fn render_value(format: Format, value: &Value) -> Outcome<String> {
 #[must_use]
 pub fn by_name(mut records: Vec<Value>) -> Vec<Value> {
     records.sort_by(|one, other| {
-        let key = |record| numbered(text(record, "/name"));
+        let key = |record| numbered(text(record, "/name").unwrap_or_default());
         key(one).cmp(&key(other))
     });
     records

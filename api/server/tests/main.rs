@@ -6,6 +6,7 @@
     reason = "tests and their support end at what they did not expect"
 )]
 
+mod codes;
 mod deadline;
 mod gateway;
 mod hostile;

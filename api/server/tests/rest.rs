@@ -326,7 +326,7 @@ async fn the_servers_own_methods_answer() {
     assert_eq!(report["ok"], true);
     let undeclared = &report["findings"][0];
     assert_eq!(undeclared["check"], "catalog.undeclared", "{report}");
-    assert_eq!((&undeclared["severity"], &undeclared["count"]), (&json!("warning"), &json!(8)));
+    assert_eq!((&undeclared["severity"], &undeclared["count"]), (&json!("warning"), &json!(9)));
     let message = undeclared["message"].as_str().unwrap();
     assert!(message.contains("widgets.put") && message.ends_with("of widgets"), "{message}");
     let events = world.api("GET", "/events?from=1").send().await.json();

@@ -73,7 +73,7 @@ async fn a_filter_narrows_what_is_watched() {
     let world = world().await;
     put(&world, "a", 5).await;
     put(&world, "b", 1).await;
-    let path = "/widgets?filter=sizeLimit>3&watch=true";
+    let path = "/widgets?filter=sizeLimit%3E3&watch=true";
     let mut watcher = Watcher::start(&world, "pal_viewer", path, None).await;
     assert_eq!(watcher.up_to_mark().await.0, ["put a"]);
     put(&world, "b", 4).await;

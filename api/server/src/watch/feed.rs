@@ -495,7 +495,8 @@ mod tests {
         for number in 2..FEEDS_MAX {
             feeds.share(&route, &input, &all, as_whom(&format!("token/{number}")), &view).unwrap();
         }
-        let refused = feeds.share(&route, &input, as_whom("token/more"), &view).err().unwrap();
+        let refused =
+            feeds.share(&route, &input, &all, as_whom("token/more"), &view).err().unwrap();
         assert_eq!(refused.code, Code::Unavailable, "SSE-3");
     }
 }

@@ -16,6 +16,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::World;
 
+#[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,

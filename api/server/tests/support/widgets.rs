@@ -113,6 +113,25 @@ fn list<'a>(
     })))
 }
 
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Fail {
+    widget: String,
+    code: String,
+}
+
+impl Check for Fail {}
+
+/// Writes, and fails all the same.
+fn fail(_: &MethodContext, tx: &mut Tx, input: Fail) -> Result<String> {
+    let widget = Widget { name: input.widget, size_limit: 99 };
+    tx.put(&WIDGETS, &widget.name, &widget)?;
+    tx.publish("widget.put", "", format!("widget/{}", widget.name), &serde_json::json!({}));
+    let code = palisade_contract::Code::parse(&input.code);
+    let code = code.ok_or_else(|| Error::not_found("code", &input.code))?;
+    Err(Error::new(code, "it fails as it was told").hint("tell it something else"))
+}
+
 fn on(input: &serde_json::Value) -> Resource {
     Resource::cluster("widget", input["widget"].as_str().unwrap_or_default())
 }
@@ -160,6 +179,9 @@ impl Module for Widgets {
                 Err(Error::internal("the secret is 42"))
             })
             .rest(Verb::Get, "/leak"),
+            Method::mutation("widgets", "fail", write, fail)
+                .rest(Verb::Post, "/widgets/{widget}/fail")
+                .on(on),
             Method::stream("widgets", "stream", read, |_, _, _: Nothing| {
                 let chunks = stream::iter(["one\n", "two\n"]).map(|text| Ok(text.into()));
                 let stream: ByteStream = Box::pin(chunks);
