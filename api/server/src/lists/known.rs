@@ -159,7 +159,7 @@ impl Known {
             return if is_equality {
                 Ok(())
             } else {
-                Err(format!("null is compared by = and != only; put it in quotes for the text"))
+                Err("null is compared by = and != only; put it in quotes for the text".to_owned())
             };
         }
         if self.anything {

@@ -14,6 +14,8 @@ use crate::{
     shown::{self, InstanceRecord},
 };
 
+type Rows<'a> = Box<dyn Iterator<Item = Result<(String, Versioned<InstanceRow>), Corrupt>> + 'a>;
+
 pub(super) fn list<'a>(
     cx: &'a MethodContext,
     view: &'a View,
@@ -25,17 +27,16 @@ pub(super) fn list<'a>(
         Some(name) => Some(find_node(cx, view, name, tenant.as_ref())?),
         None => None,
     };
-    let rows: Box<dyn Iterator<Item = Result<(String, Versioned<InstanceRow>), Corrupt>> + 'a> =
-        match (&workload, &node) {
-            (Some(name), _) => {
-                let workload = lookup::workload(view, name, tenant.as_ref())?.value.id;
-                Box::new(INSTANCES.by_index_behind(view, BY_WORKLOAD, workload.as_str(), after))
-            }
-            (None, Some(node)) => {
-                Box::new(INSTANCES.by_index_behind(view, BY_NODE, node.as_str(), after))
-            }
-            (None, None) => Box::new(INSTANCES.behind(view, after)),
-        };
+    let rows: Rows<'a> = match (&workload, &node) {
+        (Some(name), _) => {
+            let workload = lookup::workload(view, name, tenant.as_ref())?.value.id;
+            Box::new(INSTANCES.by_index_behind(view, BY_WORKLOAD, workload.as_str(), after))
+        }
+        (None, Some(node)) => {
+            Box::new(INSTANCES.by_index_behind(view, BY_NODE, node.as_str(), after))
+        }
+        (None, None) => Box::new(INSTANCES.behind(view, after)),
+    };
     let wanted = move |row: &InstanceRow| {
         tenant.as_ref().is_none_or(|tenant| *tenant == row.tenant)
             && node.as_ref().is_none_or(|node| row.node() == Some(node))
