@@ -21,6 +21,7 @@ mod golden;
 mod kills;
 mod limits;
 mod membership;
+mod principals;
 mod privileges;
 mod recovery;
 mod repair;

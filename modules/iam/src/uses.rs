@@ -19,7 +19,7 @@ use palisade_state::View;
 use crate::records::{API_TOKENS, TOKEN_USES, UseRow};
 
 /// How often a replica looks whether there is a use to write.
-const LOOK: Duration = Duration::from_mins(5);
+const LOOK: Duration = Duration::from_mins(1);
 /// Milliseconds by which a use is newer than the written one before it is written itself.
 const WRITTEN_EVERY_MS: u64 = 60 * 60 * 1000;
 /// Uses that one transaction writes at most.

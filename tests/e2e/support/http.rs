@@ -130,6 +130,16 @@ impl Api {
         answer
     }
 
+    /// A read by whoever its certificate says.
+    pub fn get_by_certificate(&self, replica: usize, path: &str) -> io::Result<Answer> {
+        let host = &self.addrs[replica];
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let mut stream = self.connect(replica)?;
+        stream.write_all(head.as_bytes())?;
+        stream.flush()?;
+        Answer::parse(&read_all(&mut stream)?)
+    }
+
     pub fn get(&self, replica: usize, path: &str) -> io::Result<Answer> {
         self.send(replica, "GET", path, &[], b"")
     }

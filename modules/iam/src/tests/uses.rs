@@ -98,12 +98,12 @@ fn the_task_writes_and_ends() {
     let access = cx.ports.access.get().unwrap().clone();
     let token = palisade_contract::ports::Credential::Token(text("boot", 1));
     access.authenticate(&world.view(), &token).unwrap();
-    rt.advance(Duration::from_mins(4));
+    rt.advance(Duration::from_secs(59));
     assert_eq!(written(&world), None);
-    rt.advance(Duration::from_mins(2));
+    rt.advance(Duration::from_secs(2));
     assert!(written(&world).is_some());
     let before = Arc::strong_count(&module.port.uses);
     block_on(module.stop()).unwrap();
-    rt.advance(Duration::from_mins(6));
+    rt.advance(Duration::from_mins(2));
     assert!(Arc::strong_count(&module.port.uses) < before, "the task has ended");
 }
