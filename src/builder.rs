@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use palisade_agent::commands::{Executor, Executors};
 use palisade_contract::{Code, Error, Module, Result};
 use palisade_iam::Bootstrap;
 pub use palisade_modules::Assembled;
@@ -16,6 +17,7 @@ use crate::recovery::{Backups, Source};
 pub struct Builder {
     modules: Vec<Arc<dyn Module>>,
     plugins: Vec<Arc<dyn Module>>,
+    executors: Executors,
 }
 
 /// What the built-in modules are told.
@@ -48,6 +50,18 @@ impl Builder {
     pub fn plugin(mut self, plugin: impl Module + 'static) -> Self {
         self.plugins.push(Arc::new(plugin));
         self
+    }
+
+    /// Adds what this binary, as `palisade agent run`, can be told to do on a node: a kind of command that one of the
+    /// modules declares.
+    #[must_use]
+    pub fn on_agent(mut self, executor: impl Executor) -> Self {
+        self.executors.add(Arc::new(executor));
+        self
+    }
+
+    pub(crate) fn executors(&self) -> Executors {
+        self.executors.clone()
     }
 
     /// Runs the command line of this process with these modules.

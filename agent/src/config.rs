@@ -186,6 +186,10 @@ impl Layout {
         self.dir.join("nodespec.bin")
     }
 
+    pub(crate) fn commands(&self) -> PathBuf {
+        self.dir.join("commands.bin")
+    }
+
     pub(crate) fn instances(&self) -> PathBuf {
         self.dir.join("instances")
     }

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use futures::future::select;
 
 use crate::{
+    commands::{Commands, Executors, FileJournal, JournalError},
     config::{Config, ConfigError, Layout},
     driver::{ProcessDriver, SharedDriver, ShimCommand, passable},
     engine::{Drivers, Engine, Parts},
@@ -27,6 +28,8 @@ pub struct RunOptions {
     pub shim: ShimCommand,
     /// The version of this program.
     pub agent_version: String,
+    /// Who carries out commands of other kinds than ours.
+    pub executors: Executors,
 }
 
 /// Why the daemon does not run.
@@ -53,6 +56,9 @@ pub enum RunError {
     /// The stored spec cannot be used.
     #[error(transparent)]
     Spec(#[from] SpecError),
+    /// The journal of commands cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
 }
 
 /// Runs until `stop` is ready. Instances go on.
@@ -64,7 +70,7 @@ pub async fn run(
     options: RunOptions,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), RunError> {
-    let RunOptions { config, shim, agent_version } = options;
+    let RunOptions { config, shim, agent_version, executors: more } = options;
     config.check()?;
     let _lock = DirLock::acquire(&config.data_dir)?;
     // Instances of other users must come to their own directories; each file has its own mode.
@@ -74,15 +80,7 @@ pub async fn run(
             tracing::warn!(dir = %dir.display(), %error, "cannot let instances' users pass");
         }
     }
-    let identity = Identity::load(&config.data_dir)?
-        .ok_or_else(|| RunError::NotJoined { dir: config.data_dir.display().to_string() })?;
-    let mut identity = identity;
-    // What the operator says is tried after what the control plane said.
-    for server in &config.servers {
-        if !identity.servers.contains(server) {
-            identity.servers.push(server.clone());
-        }
-    }
+    let identity = identity_of(&config)?;
     let process: SharedDriver = Arc::new(ProcessDriver::new(layout.instances(), shim));
     let drivers: Drivers = Arc::new(BTreeMap::from([(process.name().to_owned(), process)]));
     let facts = {
@@ -104,6 +102,10 @@ pub async fn run(
         node: identity.node_name.clone(),
     };
     let (engine, handle) = Engine::open(parts).await?;
+    let mut executors = Executors::built_in(&drivers, &agent_version);
+    executors.extend(&more);
+    let journal = Arc::new(FileJournal::new(layout.commands()));
+    let (commands, commands_handle) = Commands::open(rt, journal, executors).await?;
     tracing::info!(
         node = %identity.node_id,
         name = %identity.node_name,
@@ -114,6 +116,7 @@ pub async fn run(
         rt: rt.clone(),
         transport: Arc::new(GrpcTransport::new(rt.clone())),
         engine: handle,
+        commands: commands_handle,
         drivers,
         identities: Arc::new(FileIdentities::new(&config.data_dir)),
         agent_version,
@@ -132,7 +135,21 @@ pub async fn run(
         std::future::pending::<()>().await;
     };
     let (engine, talk) = (std::pin::pin!(engine.run()), std::pin::pin!(talk));
-    select(std::pin::pin!(stop), select(engine, talk)).await;
+    let commands = std::pin::pin!(commands.run());
+    select(std::pin::pin!(stop), select(engine, select(commands, talk))).await;
     tracing::info!("agent stops; its instances go on");
     Ok(())
+}
+
+/// Who this node is, and every server that is known.
+fn identity_of(config: &Config) -> Result<Identity, RunError> {
+    let mut identity = Identity::load(&config.data_dir)?
+        .ok_or_else(|| RunError::NotJoined { dir: config.data_dir.display().to_string() })?;
+    // What the operator says is tried after what the control plane said.
+    for server in &config.servers {
+        if !identity.servers.contains(server) {
+            identity.servers.push(server.clone());
+        }
+    }
+    Ok(identity)
 }

@@ -12,6 +12,7 @@
 //!   were recorded when it was started.
 //! - `AGENT-3` The join token leaves the node only after the server has proven a pinned key.
 
+pub mod commands;
 pub mod config;
 pub mod converge;
 pub mod daemon;

@@ -472,3 +472,24 @@ async fn the_end_of_a_run_is_noticed_without_polling() {
     let instance = driver.inspect("notice").await.unwrap().unwrap();
     assert!(matches!(instance.process, Process::Ended(end) if end.code == 4));
 }
+
+#[tokio::test]
+async fn a_signal_reaches_the_process_alone_and_stops_nothing() {
+    let rig = Rig::new();
+    assert_eq!(rig.driver.signal("sig", SignalName::Hup).await, Ok(false), "there is none");
+    let program = "trap 'echo parent has it' HUP; \
+        (trap 'echo child has it' HUP; echo child; while :; do sleep 0.05; done) & \
+        echo parent; while :; do sleep 0.05; done";
+    rig.start(script("sig", program), 1).await;
+    let before = rig.pid("sig").await;
+    rig.log_has("sig", "parent\n").await;
+    rig.log_has("sig", "child\n").await;
+    assert_eq!(rig.driver.signal("sig", SignalName::Hup).await, Ok(true));
+    rig.log_has("sig", "parent has it").await;
+    assert_eq!(rig.pid("sig").await, before);
+    assert!(rig.driver.inspect("sig").await.unwrap().unwrap().stop_asked.is_none());
+    assert!(!rig.log("sig", 0).contains("child has it"));
+    assert_eq!(rig.driver.signal("sig", SignalName::Kill).await, Ok(true));
+    assert_eq!(rig.end("sig").await.signal, 9);
+    assert_eq!(rig.driver.signal("sig", SignalName::Hup).await, Ok(false), "it has ended");
+}

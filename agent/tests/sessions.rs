@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use palisade_agent::{
     Identity, TokioRuntime,
+    commands::Executors,
     config::Config,
     daemon::{RunError, RunOptions, run},
     join::{JoinOptions, join},
@@ -47,6 +48,7 @@ impl Node {
             config: Config::load(&self.data()).unwrap(),
             shim: shim(),
             agent_version: "1".into(),
+            executors: Executors::default(),
         }
     }
 
@@ -354,8 +356,12 @@ async fn a_second_daemon_in_one_directory_is_told_who_has_it() {
 #[tokio::test]
 async fn a_node_that_has_not_joined_is_told_to() {
     let dir = tempfile::tempdir().unwrap();
-    let options =
-        RunOptions { config: Config::new(dir.path()), shim: shim(), agent_version: "1".into() };
+    let options = RunOptions {
+        config: Config::new(dir.path()),
+        shim: shim(),
+        agent_version: "1".into(),
+        executors: Executors::default(),
+    };
     let rt = Arc::clone(&TokioRuntime::shared());
     let error = run(&rt, options, std::future::pending()).await.unwrap_err();
     assert!(error.to_string().contains("agent join"), "{error}");

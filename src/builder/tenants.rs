@@ -19,7 +19,8 @@ fn canaries(victim: &Things) -> Vec<String> {
     let mut all: Vec<String> =
         ["ledger", "vault-1", VICTIM].into_iter().map(str::to_owned).collect();
     all.extend(
-        [&victim.workload, &victim.node, &victim.join_token, &victim.api_token].map(Clone::clone),
+        [&victim.workload, &victim.node, &victim.command, &victim.join_token, &victim.api_token]
+            .map(Clone::clone),
     );
     all.extend(victim.instances.iter().map(|one| one["id"].as_str().unwrap().to_owned()));
     all
@@ -141,6 +142,7 @@ fn a_tenants_viewer_sees_the_version_and_what_is_its_tenants() {
     assert_eq!(names("workloads.list", "name"), ["ledger"]);
     assert_eq!(names("instances.list", "workload"), ["ledger", "ledger"]);
     assert_eq!(names("nodes.list", "name"), ["vault-1"]);
+    assert_eq!(names("commands.list", "id"), [place.victim.command.as_str()]);
     assert_eq!(names("joinTokens.list", "id"), [place.victim.join_token.as_str()]);
     for kind in ["node.joined", "workload.applied", "api-token.created"] {
         assert!(names("events.list", "kind").contains(&kind.to_owned()), "no {kind}");

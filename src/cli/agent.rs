@@ -8,6 +8,7 @@ use std::{
 use clap::Subcommand;
 use palisade_agent::{
     TokioRuntime,
+    commands::Executors,
     config::Config,
     daemon::{self, RunError, RunOptions},
     driver::ShimCommand,
@@ -149,10 +150,10 @@ impl Settings {
 }
 
 impl Agent {
-    pub(super) fn run(self, global: &Global) -> Outcome {
+    pub(super) fn run(self, global: &Global, executors: Executors) -> Outcome {
         match self.verb {
             Verb::Join(join) => join.run(global),
-            Verb::Run(run) => run.run(),
+            Verb::Run(run) => run.run(executors),
             Verb::Plan(place) => {
                 let text = palisade_agent::plan::describe(&place.data_dir)
                     .map_err(|error| Failure::new(Exit::Error, chain(&error)))?;
@@ -212,13 +213,17 @@ fn exit_of(error: &JoinError) -> Exit {
 }
 
 impl Run {
-    fn run(self) -> Outcome {
+    fn run(self, executors: Executors) -> Outcome {
         crate::log::start();
         let data_dir = self.place.data_dir;
         let mut config = Config::load(&data_dir).map_err(|error| Failure::usage(chain(&error)))?;
         self.settings.apply(&mut config);
-        let options =
-            RunOptions { config, shim: ShimCommand::current(), agent_version: VERSION.to_owned() };
+        let options = RunOptions {
+            config,
+            shim: ShimCommand::current(),
+            agent_version: VERSION.to_owned(),
+            executors,
+        };
         let runtime = super::large_runtime()?;
         let result = runtime.block_on(async {
             let stop = edge::stop(self.stop_with_stdin);

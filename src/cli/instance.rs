@@ -2,17 +2,18 @@
 
 use clap::Subcommand;
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     Session,
+    command::{Commands, finished},
     logs::{LogFlags, print_logs},
     session::{Narrow, Read},
     watch::{WatchFlag, watch},
 };
 use crate::{
     client::{BASE, Call, segment},
-    output::{self, Outcome, Table, View, cell, human, text},
+    output::{self, Format, Outcome, Table, View, cell, human, text},
 };
 
 /// Flags of `instance`.
@@ -48,6 +49,13 @@ enum Verb {
         #[command(flatten)]
         read: Read,
     },
+    /// Send its process a signal; what ends because of it is restarted as its workload says
+    Signal {
+        /// Name or id
+        instance: String,
+        /// TERM, INT, QUIT, HUP, USR1, USR2, KILL or WINCH
+        signal: String,
+    },
     /// Print what it wrote
     #[command(visible_alias = "log")]
     Logs {
@@ -76,6 +84,19 @@ impl Instance {
             Verb::Show { instance, read } => {
                 let call = read.get(format!("{BASE}/instances/{}", segment(&instance)));
                 output::print_one::<Instances>(session.format(), &client.call(call).await?.body)
+            }
+            Verb::Signal { instance, signal } => {
+                let path = format!("{BASE}/instances/{}/signal", segment(&instance));
+                let call = Call::post(path).json(json!({ "signal": signal }));
+                let sent = client.call(call).await?.body;
+                let record = finished(session, &client, &sent).await?;
+                match session.format() {
+                    Format::Table | Format::Wide => {
+                        let signal = cell(&record, "/payload/signal");
+                        output::data(format!("instance/{instance} got {signal}\n").as_bytes())
+                    }
+                    format => output::print_one::<Commands>(format, &record),
+                }
             }
             Verb::Logs { instance, flags } => {
                 let call = Call::get(format!("{BASE}/instances/{}", segment(&instance)));
@@ -137,8 +158,6 @@ impl View for Instances {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

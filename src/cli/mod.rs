@@ -7,6 +7,7 @@ mod binding;
 mod can_i;
 pub(crate) mod chain;
 pub(crate) mod cluster;
+mod command;
 mod complete;
 mod context;
 mod dev;
@@ -134,6 +135,9 @@ enum Noun {
     /// Running copies of workloads
     #[command(visible_alias = "instances")]
     Instance(instance::Instance),
+    /// What agents are told to do once, and what became of it
+    #[command(visible_alias = "commands")]
+    Command(command::Command),
     /// Tokens with which machines join
     #[command(visible_alias = "tokens")]
     Token(token::Token),
@@ -241,7 +245,7 @@ fn run(cli: Cli, builder: Builder) -> Outcome {
     let Cli { global, noun } = cli;
     match noun {
         Noun::Serve(serve) => serve.run(builder),
-        Noun::Agent(agent) => agent.run(&global),
+        Noun::Agent(agent) => agent.run(&global, builder.executors()),
         Noun::Shim(_) => Ok(()),
         Noun::Hello(hello) => hello.run(),
         Noun::Completion(completion) => completion.run(),
@@ -260,6 +264,7 @@ async fn ask(noun: Noun, session: &Session) -> Outcome {
         Noun::Node(node) => node.run(session).await,
         Noun::Workload(workload) => workload.run(session).await,
         Noun::Instance(instance) => instance.run(session).await,
+        Noun::Command(command) => command.run(session).await,
         Noun::Token(token) => token.run(session).await,
         Noun::ApiToken(token) => token.run(session).await,
         Noun::Principal(principal) => principal.run(session).await,

@@ -6,11 +6,13 @@ use serde_json::Value;
 
 use super::{
     Session,
+    command::{Commands, finished},
     session::{Narrow, Read},
     watch::{WatchFlag, watch},
 };
 use crate::{
     client::{BASE, Call, segment},
+    edge,
     output::{self, Format, Outcome, Table, View, cell, human, number, text},
 };
 
@@ -40,6 +42,12 @@ enum Verb {
         node: String,
         #[command(flatten)]
         read: Read,
+    },
+    /// Have nodes' agents answer, and show how long that takes
+    Ping {
+        /// Names or ids
+        #[arg(required = true, value_name = "NODE")]
+        nodes: Vec<String>,
     },
     /// Place nothing new on nodes
     Cordon(Change),
@@ -86,11 +94,35 @@ impl Node {
                 let answer = session.client()?.call(call).await?;
                 output::print_one::<Nodes>(session.format(), &answer.body)
             }
+            Verb::Ping { nodes } => ping(session, &nodes).await,
             Verb::Cordon(change) => change.each(session, "cordon", "cordoned", false).await,
             Verb::Uncordon(change) => change.each(session, "uncordon", "uncordoned", false).await,
             Verb::Rm(Removal { change, force }) => change.each(session, "", "removed", force).await,
         }
     }
+}
+
+/// The round trip is from here through the control plane's state to the agent, and back.
+async fn ping(session: &Session, nodes: &[String]) -> Outcome {
+    let client = session.client()?;
+    for node in nodes {
+        let begin = edge::now();
+        let call = Call::post(format!("{BASE}/nodes/{}/ping", segment(node)));
+        let sent = client.call(call).await?.body;
+        let mut record = finished(session, &client, &sent).await?;
+        let ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+        match session.format() {
+            Format::Table | Format::Wide => {
+                let name = cell(&record, "/nodeName");
+                output::data(format!("node/{name} answered in {ms} ms\n").as_bytes())?;
+            }
+            format => {
+                record["roundTripMs"] = ms.into();
+                output::print_one::<Commands>(format, &record)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Change {

@@ -13,6 +13,7 @@ fn the_help_is_as_it_was() {
         "node",
         "workload",
         "instance",
+        "command",
         "token",
         "api-token",
         "principal",

@@ -14,6 +14,7 @@
 )]
 
 mod agent;
+mod commands;
 mod damage;
 mod failover;
 mod full_disk;

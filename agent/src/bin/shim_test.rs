@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use palisade_agent::{
     TokioRuntime,
+    commands::Executors,
     config::Config,
     daemon::{RunOptions, run},
     driver::ShimCommand,
@@ -23,6 +24,7 @@ fn daemon(data_dir: &std::path::Path) -> ExitCode {
             config: Config::load(data_dir)?,
             shim: ShimCommand { program: "/proc/self/exe".into(), args: Vec::new() },
             agent_version: "test".to_owned(),
+            executors: Executors::default(),
         };
         run(&TokioRuntime::shared(), options, std::future::pending()).await?;
         Ok::<(), Box<dyn std::error::Error>>(())

@@ -181,6 +181,13 @@ pub trait Driver: Send + Sync + 'static {
         grace: Duration,
     ) -> BoxFuture<'static, Result<(), Problem>>;
 
+    /// Sends the signal to its process and to no other; `false`: none runs. Not what stops an instance: nothing is
+    /// recorded, and what ends because of it is started again as its policy says.
+    fn signal(&self, _id: &str, _signal: SignalName) -> BoxFuture<'static, Result<bool, Problem>> {
+        let why = format!("the driver {} sends no signals", self.name());
+        Box::pin(std::future::ready(Err(Problem::new("UNSUPPORTED", why))))
+    }
+
     /// Ends it and all it has started, at once.
     fn kill(&self, id: &str) -> BoxFuture<'static, Result<(), Problem>>;
 

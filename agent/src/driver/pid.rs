@@ -62,6 +62,16 @@ impl ProcessId {
         self.alive().then_some(fd)
     }
 
+    /// Signals the process alone; `false` when it is gone.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<bool> {
+        let Some(fd) = self.open() else { return Ok(false) };
+        match pidfd_send_signal(&fd, signal) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Signals the process and its group; `false` when it is gone.
     pub(crate) fn signal_group(&self, signal: Signal) -> io::Result<bool> {
         let (Some(fd), Some(pid)) = (self.open(), self.rustix_pid()) else { return Ok(false) };

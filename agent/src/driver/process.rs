@@ -297,6 +297,12 @@ impl Inner {
         signal_group(&state.process, signal.signal())
     }
 
+    fn signal(&self, id: &str, signal: SignalName) -> Result<bool, Problem> {
+        let Some(state) = self.state(id)? else { return Ok(false) };
+        let sent = state.process.signal(signal.signal());
+        sent.map_err(|error| io_problem("cannot signal the process", &error))
+    }
+
     fn kill(&self, id: &str) -> Result<(), Problem> {
         let Some(state) = self.state(id)? else { return Ok(()) };
         signal_group(&state.process, Signal::KILL)?;
@@ -387,6 +393,11 @@ impl Driver for ProcessDriver {
     ) -> BoxFuture<'static, Result<(), Problem>> {
         let id = id.to_owned();
         self.run(move |inner| inner.stop(&id, signal, grace))
+    }
+
+    fn signal(&self, id: &str, signal: SignalName) -> BoxFuture<'static, Result<bool, Problem>> {
+        let id = id.to_owned();
+        self.run(move |inner| inner.signal(&id, signal))
     }
 
     fn kill(&self, id: &str) -> BoxFuture<'static, Result<(), Problem>> {

@@ -12,7 +12,9 @@ use palisade_proto::agent::{Down, Goodbye, Heartbeat, Hello, Inventory, Up, Welc
 use tokio::sync::mpsc;
 
 use crate::{
+    commands,
     engine::{Drivers, Handle},
+    fence::Fence,
     identity::{Identity, IdentityError, IdentityStore},
     logs::LogServer,
     port::{Rt, timeout},
@@ -79,6 +81,8 @@ pub struct Session {
     pub transport: Arc<dyn Transport>,
     /// The engine to feed.
     pub engine: Handle,
+    /// Who carries commands out.
+    pub commands: commands::Handle,
     /// For logs.
     pub drivers: Drivers,
     /// Who this node is.
@@ -166,6 +170,7 @@ impl Session {
     ) -> End {
         let inventory = (self.inventory)();
         let hello = self.hello(inventory.clone()).await;
+        let epoch = Fence::of(hello.fence.as_ref()).epoch;
         if !say(&link, up::Msg::Hello(hello)).await {
             return End::Lost("the stream closed at once".to_owned());
         }
@@ -183,6 +188,7 @@ impl Session {
         servers.opened();
         self.welcome(&welcome, servers);
         self.engine.attach(link.control.clone()).await;
+        self.commands.attach(link.control.clone(), epoch).await;
         let interval_ms = match welcome.heartbeat_interval_ms {
             0 => HEARTBEAT_MS_DEFAULT,
             ms => ms.max(HEARTBEAT_MS_MIN),
@@ -202,6 +208,7 @@ impl Session {
             hash: snapshot.hash,
             fence: Some(snapshot.fence.to_wire()),
             status: Some(snapshot.status),
+            takes_commands: true,
         }
     }
 
@@ -273,6 +280,9 @@ impl Session {
                         Some(down::Msg::NodeSpec(spec)) => self.engine.offer(spec).await,
                         Some(down::Msg::LogRequest(request)) => logs.request(request),
                         Some(down::Msg::LogCancel(cancel)) => logs.cancel(cancel.request_id),
+                        Some(down::Msg::Command(command)) => self.commands.command(command).await,
+                        Some(down::Msg::CommandQuery(query)) => self.commands.query(query).await,
+                        Some(down::Msg::CommandTaken(taken)) => self.commands.taken(taken).await,
                         Some(down::Msg::Goodbye(goodbye)) => return End::Goodbye(goodbye),
                         // The replicas are others by now.
                         Some(down::Msg::Welcome(welcome)) => self.welcome(&welcome, servers),

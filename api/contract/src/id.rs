@@ -58,6 +58,8 @@ macro_rules! ids {
 }
 
 ids! {
+    /// A command to an agent.
+    CommandId = "cm",
     /// A running copy of a workload; also the id of its allocation.
     InstanceId = "in",
     /// A machine with an agent.

@@ -3,6 +3,7 @@
 //! **Architecture invariant:** no transport and no consensus in here. A module reaches the rest of
 //! the system only through the ports on its context.
 
+pub mod command;
 pub mod context;
 pub mod error;
 pub mod fields;
@@ -18,9 +19,10 @@ pub mod ports;
 pub mod registry;
 pub mod time;
 
+pub use command::{Command, CommandKind, CommandRequest, CommandResult, CommandState};
 pub use context::{Cancelled, Context, MethodContext, Principal, ReconcileContext};
 pub use error::{Code, Error, Problem, Result};
-pub use id::{InstanceId, NodeId, SessionId, WorkloadId};
+pub use id::{CommandId, InstanceId, NodeId, SessionId, WorkloadId};
 pub use input::{Check, Nothing, Problems};
 pub use life::Running;
 pub use method::{Binding, Handler, Method, MethodKind, Resource, Verb, Watched};

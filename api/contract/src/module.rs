@@ -7,6 +7,7 @@ use palisade_state::{Role, Tx, View};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::command::CommandKind;
 use crate::{
     context::{Context, ReconcileContext},
     error::Result,
@@ -204,21 +205,6 @@ pub trait Reconciler: Send + Sync {
 
     /// Converges one key.
     fn run<'a>(&'a self, cx: &'a ReconcileContext, key: &'a str) -> BoxFuture<'a, Result<Run>>;
-}
-
-/// A kind of command to agents.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandKind {
-    /// Its name, unique: `^[a-z][a-z0-9._-]{0,63}$`.
-    pub kind: &'static str,
-    /// One command at a time for a node and lane: `^[a-z][a-z0-9-]{0,63}$`.
-    pub lane: &'static str,
-    /// May be sent again when its fate is unknown.
-    pub retry_safe: bool,
-    /// The agent ends with it.
-    pub self_terminating: bool,
-    /// How long it may take; not 0.
-    pub timeout: Duration,
 }
 
 type StatusFn = dyn Fn(&Context, &mut Tx, &NodeId, &NodeStatus) -> Result<()> + Send + Sync;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
+    command::{Commands, Deliveries},
     context::{Context, Principal},
     error::{Code, Error, Result},
     id::{InstanceId, NodeId, SessionId},
@@ -31,6 +32,10 @@ pub struct Ports {
     pub access: Port<dyn Access>,
     /// Filled by the server's agent gateway.
     pub agents: Port<dyn Agents>,
+    /// Filled by commands.
+    pub commands: Port<dyn Commands>,
+    /// Filled by commands, for the gateway.
+    pub deliveries: Port<dyn Deliveries>,
     /// Filled by the process, where there are members to change.
     pub members: Port<dyn Members>,
 }

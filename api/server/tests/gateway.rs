@@ -35,7 +35,7 @@ fn write(world: &World, build: impl FnOnce(&mut Tx)) {
 }
 
 /// Lets the node have a session with a replica, whatever that replica knows of it.
-fn record_session(memory: &MemoryStore, node: &NodeId, replica: u64) {
+pub fn record_session(memory: &MemoryStore, node: &NodeId, replica: u64) {
     let mut tx = Tx::new(memory.view());
     let mut row = tx.get(&NODES, &node.key()).unwrap().unwrap();
     let id = SessionId::mint(&*runtime());

@@ -7,6 +7,7 @@
 )]
 
 mod codes;
+mod commands;
 mod deadline;
 mod gateway;
 mod hostile;

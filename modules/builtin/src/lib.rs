@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use palisade_api::ServerModule;
 use palisade_capacity::CapacityModule;
+use palisade_commands::CommandsModule;
 use palisade_contract::{Module, Registry, Result};
 use palisade_iam::{Bootstrap, Iam};
 use palisade_inventory::Inventory;
@@ -63,18 +64,21 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
     let server = ServerModule::new(settings.version);
     let controllers = Arc::new(NodeControllers::default());
     let iam = Arc::new(Iam::new(settings.bootstrap));
+    let commands = Arc::new(CommandsModule::default());
     let mut modules: Vec<Arc<dyn Module>> = vec![
         server.clone(),
         controllers.clone(),
         Arc::new(Inventory::new(settings.node_lost)),
         Arc::new(CapacityModule),
         iam.clone(),
+        commands.clone(),
         Arc::new(WorkloadsModule),
     ];
     modules.extend(more);
     let registry = Registry::new(modules)?;
     controllers.bind(&registry);
     iam.bind(&registry);
+    commands.bind(&registry);
     Ok(Assembled { registry, server })
 }
 

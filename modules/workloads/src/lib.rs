@@ -23,7 +23,8 @@ mod told;
 use std::sync::Arc;
 
 use palisade_contract::{
-    Catalog, Context, Finding, Method, Module, Reconciler, Result, Severity, StatusHandler,
+    Catalog, CommandKind, Context, Finding, Method, Module, Reconciler, Result, Severity,
+    StatusHandler,
     node::Node,
     node_spec::{NodeSpecPart, invalidate},
 };
@@ -52,7 +53,7 @@ impl Module for WorkloadsModule {
     }
 
     fn requires(&self) -> &[&'static str] {
-        &["inventory", "capacity"]
+        &["inventory", "capacity", "commands"]
     }
 
     fn tables(&self) -> Vec<&'static str> {
@@ -66,6 +67,10 @@ impl Module for WorkloadsModule {
 
     fn reconcilers(&self) -> Vec<Arc<dyn Reconciler>> {
         vec![Arc::new(reconcile::Reconcile), Arc::new(reconcile::Timer), Arc::new(nodes::NodeWatch)]
+    }
+
+    fn command_kinds(&self) -> Vec<CommandKind> {
+        vec![methods::signal_kind()]
     }
 
     fn node_spec(&self, _cx: &Context, view: &View, node: &Node) -> Result<NodeSpecPart> {
@@ -104,6 +109,7 @@ impl Module for WorkloadsModule {
                 "compute:workloads:remove",
                 "compute:instances:read",
                 "compute:instances:logs",
+                "compute:instances:signal",
             ],
             resource_types: vec!["workload", "instance"],
         }

@@ -82,6 +82,7 @@ fn workloads(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
     let first = &victim.instances[0];
     let names = [first["id"].as_str().unwrap(), first["name"].as_str().unwrap()];
     all.insert("instances.get", of("instance", &names, &json!({})));
+    all.insert("instances.signal", of("instance", &names, &json!({"signal": "HUP"})));
     all.insert("instances.logs", of("instance", &names, &json!({"tail": 5})));
     let by = [
         json!({"workload": "ledger"}),
@@ -98,6 +99,7 @@ fn nodes(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
     for name in ["nodes.get", "nodes.cordon", "nodes.uncordon"] {
         all.insert(name, of("node", &names, &json!({})));
     }
+    all.insert("nodes.ping", of("node", &names, &json!({})));
     all.insert("nodes.remove", of("node", &names, &json!({"force": true})));
     all.insert("nodes.list", list(Expect::Own, [json!({"tenant": VICTIM, "phase": "ready"})]));
     let made = json!({"secretSha256": NO_SECRET, "tenant": VICTIM});
@@ -105,6 +107,20 @@ fn nodes(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
     all.insert("joinTokens.list", list(Expect::Own, []));
     let revoke = of("token", &[victim.join_token.as_str()], &json!({}));
     all.insert("joinTokens.revoke", revoke);
+}
+
+fn commands(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
+    let ids = [victim.command.as_str()];
+    all.insert("commands.get", of("command", &ids, &json!({})));
+    all.insert("commands.cancel", of("command", &ids, &json!({})));
+    let by = [
+        json!({"node": "vault-1"}),
+        json!({"node": victim.node}),
+        json!({"node": "shared-1"}),
+        json!({"node": "no-such-node"}),
+        json!({"kind": "agent.ping", "tenant": VICTIM}),
+    ];
+    all.insert("commands.list", list(Expect::Own, by));
 }
 
 fn cluster(all: &mut BTreeMap<&'static str, Vec<Case>>) {
@@ -160,6 +176,7 @@ pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
     let mut all = BTreeMap::new();
     workloads(victim, &mut all);
     nodes(victim, &mut all);
+    commands(victim, &mut all);
     cluster(&mut all);
     access(&mut all);
     let numbered = || {

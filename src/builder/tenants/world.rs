@@ -10,7 +10,7 @@ use palisade_api::{
     pki::{Authority, Identity},
 };
 use palisade_contract::{
-    Context, NodeId, Principal, ReconcileContext, Registry, Result, SessionId,
+    CommandRequest, Context, NodeId, Principal, ReconcileContext, Registry, Result, SessionId,
     life::Running,
     module::Run,
     node::{HostFacts, NodeSession},
@@ -51,6 +51,7 @@ pub struct Things {
     pub api_token: String,
     pub join_token: String,
     pub node: String,
+    pub command: String,
     /// Of whoever is in its tenant, by role.
     pub credentials: BTreeMap<&'static str, Caller>,
 }
@@ -224,7 +225,23 @@ impl World {
         let instances = instances["items"].as_array().unwrap().clone();
         assert!(instances.len() == 2 && instances.iter().all(|one| one["nodeName"] != ""));
         let workload = made["id"].as_str().unwrap().to_owned();
-        Things { workload, instances, api_token, join_token, node, credentials }
+        let command = self.command(&node, tenant);
+        Things { workload, instances, api_token, join_token, node, command, credentials }
+    }
+
+    /// A command of a tenant's to a node, that waits for its agent.
+    fn command(&self, node: &str, tenant: &str) -> String {
+        let commands = self.cx.ports.commands.get().unwrap();
+        let node = NodeId::parse(node).unwrap();
+        let ping = CommandRequest::new(&node, "agent.ping", json!({}), format!("by-{tenant}"));
+        let ping = ping.of_tenant(tenant);
+        let mut id = String::new();
+        block_on(self.cx.commit(|tx| {
+            id = commands.enqueue(&self.cx, tx, &ping)?.id.key();
+            Ok(())
+        }))
+        .unwrap();
+        id
     }
 
     /// Runs the reconcilers until none has anything to do.

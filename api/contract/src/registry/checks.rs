@@ -12,13 +12,15 @@ use super::{
     },
 };
 use crate::{
+    command::COMMAND_SWEEPER,
     fields,
     method::{Binding, Method, MethodKind, Verb},
     module::{CommandKind, EXTENSION_KINDS, Extension, Module},
 };
 
-/// Reconciler names that the runtime keeps for itself.
-const RESERVED_KINDS: [&str; 3] = ["command-sweeper", "outbox-dispatch", "event-subscribers"];
+/// Reconciler names that are kept, each for one built-in module.
+const RESERVED_KINDS: [(&str, &str); 3] =
+    [(COMMAND_SWEEPER, "commands"), ("outbox-dispatch", "events"), ("event-subscribers", "events")];
 
 /// What the modules so far have taken, each with the module that did.
 #[derive(Default)]
@@ -138,7 +140,7 @@ impl Taken {
     }
 
     fn command_kinds(&mut self, module: &dyn Module) -> Rule {
-        for CommandKind { kind, lane, timeout, .. } in module.command_kinds() {
+        for CommandKind { kind, lane, timeout, roles, .. } in module.command_kinds() {
             if !is_kind(kind) {
                 return Err(format!(
                     "command kind {kind:?} does not match ^[a-z][a-z0-9._-]{{0,63}}$"
@@ -151,6 +153,11 @@ impl Taken {
             }
             if timeout.is_zero() {
                 return Err(format!("command kind {kind}: its timeout is 0"));
+            }
+            if let Some(role) = roles.iter().find(|role| !is_slug(role)) {
+                return Err(format!(
+                    "command kind {kind}: its role {role:?} does not match {SLUG}"
+                ));
             }
             take(&mut self.command_kinds, kind, module, format_args!("command kind {kind}"))?;
         }
@@ -233,7 +240,10 @@ impl Taken {
                     "{name:?} is not a reconciler name: ^[a-z][a-z0-9._-]{{0,63}}$"
                 ));
             }
-            if RESERVED_KINDS.contains(&name) {
+            let owner = RESERVED_KINDS.iter().find(|(kept, _)| *kept == name);
+            let is_owners =
+                |(_, owner): &(_, &str)| module.plugin().is_none() && module.name() == *owner;
+            if owner.is_some_and(|kept| !is_owners(kept)) {
                 return Err(format!("reconciler name {name} is kept for the runtime"));
             }
             take(&mut self.reconcilers, name, module, format_args!("reconciler {name}"))?;

@@ -18,7 +18,7 @@ use self::{
 use crate::{
     error::{Code, Error, Result},
     method::{Binding, Method, Verb},
-    module::{Module, Reconciler, StatusHandler},
+    module::{CommandKind, Module, Reconciler, StatusHandler},
 };
 
 /// Tables that are no module's: the ledger of migrations.
@@ -86,6 +86,12 @@ impl Registry {
     #[must_use]
     pub fn reconcilers(&self) -> Vec<Arc<dyn Reconciler>> {
         self.modules.iter().flat_map(|module| module.reconcilers()).collect()
+    }
+
+    /// All kinds of commands, in order.
+    #[must_use]
+    pub fn command_kinds(&self) -> Vec<CommandKind> {
+        self.modules.iter().flat_map(|module| module.command_kinds()).collect()
     }
 
     /// All status handlers, in order.

@@ -83,12 +83,9 @@ impl Module for Fake {
     }
 
     fn command_kinds(&self) -> Vec<CommandKind> {
-        let kind = |(kind, lane, seconds)| CommandKind {
-            kind,
-            lane,
-            retry_safe: false,
-            self_terminating: false,
-            timeout: Duration::from_secs(seconds),
+        let kind = |(kind, lane, seconds)| {
+            let kind = CommandKind::new::<Nothing>(kind, lane, Duration::from_secs(seconds));
+            if lane == "guarded" { kind.roles(&["Keeper of pets"]) } else { kind }
         };
         self.kinds.iter().copied().map(kind).collect()
     }
@@ -279,6 +276,10 @@ fn bad_kinds() -> Vec<Bad> {
             r#"module pets: command kind feed: its lane "a b" does not match ^[a-z][a-z0-9-]{0,63}$"#,
         ),
         (command("feed", "a", 0), "module pets: command kind feed: its timeout is 0"),
+        (
+            command("feed", "guarded", 1),
+            r#"module pets: command kind feed: its role "Keeper of pets" does not match ^[a-z][a-z0-9-]{0,63}$"#,
+        ),
         (
             vec![
                 Fake { kinds: vec![("feed", "a", 1)], ..pets() },

@@ -1,5 +1,6 @@
 //! The agent gateway: joining, renewing, and the sessions of agents.
 
+mod commands;
 pub mod convert;
 mod drained;
 mod relay;
@@ -21,7 +22,7 @@ use palisade_contract::{Code, Context, Error, NodeId, Result, SessionId, StatusH
 use palisade_proto::agent::{
     Down, JoinRequest, JoinResponse, RenewRequest, RenewResponse, Up, gateway_server::Gateway,
 };
-use palisade_state::{Tx, View, WatchEvent, command::Idempotency, commit::CommitError};
+use palisade_state::{Fence, Tx, View, WatchEvent, command::Idempotency, commit::CommitError};
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -193,8 +194,12 @@ impl Core {
             match event {
                 WatchEvent::Changed(changes) if !changes.everything => {
                     let specs = palisade_contract::node_spec::NODE_SPECS.name();
-                    for key in changes.keys_of(specs).chain(changes.keys_of(NODES_TABLE)) {
-                        let id = std::str::from_utf8(key).ok().and_then(NodeId::parse);
+                    let commands = changes.keys_of(commands::COMMANDS_TABLE);
+                    let nodes = changes.keys_of(specs).chain(changes.keys_of(NODES_TABLE));
+                    for key in nodes.chain(commands) {
+                        let id = std::str::from_utf8(key).ok().and_then(|key| {
+                            NodeId::parse(key.split_once('/').map_or(key, |(node, _)| node))
+                        });
                         if let Some(session) = id.and_then(|id| self.sessions.get(&id)) {
                             session.changed.notify_one();
                         }
@@ -429,7 +434,8 @@ impl Service {
         let over = handle.over.clone();
         let inbound = session::Exclusive::new(inbound);
         let core = core.clone();
-        let task = session::Session { core, handle, node, key, inbound, told: None };
+        let fence = Fence::NONE;
+        let task = session::Session { core, handle, node, key, inbound, told: None, fence };
         self.0.context.rt.spawn("agent-session", Box::pin(task.run()));
         Ok(Box::pin(outgoing(receiver, over)))
     }

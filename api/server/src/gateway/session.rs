@@ -29,7 +29,9 @@ use palisade_state::{
 use tonic::Status;
 
 use super::{
-    Core, Inbound, convert,
+    Core, Inbound,
+    commands::Handover,
+    convert,
     sessions::{Ending, SessionHandle},
 };
 use crate::problem::chain;
@@ -72,6 +74,8 @@ pub(super) struct Session {
     pub(super) inbound: Exclusive,
     /// The servers that the agent was told of; `None`: it was not welcomed yet.
     pub(super) told: Option<Vec<String>>,
+    /// Under which its commands are sent: a session that was opened later has a higher one.
+    pub(super) fence: Fence,
 }
 
 /// What comes up, shared by reference without being read.
@@ -88,8 +92,8 @@ impl Exclusive {
 }
 
 /// What is waiting to be written, and what is being written.
-#[derive(Default)]
 struct Reports {
+    commands: Handover,
     facts: Option<HostFacts>,
     status: Option<NodeStatus>,
     newest: Option<NodeStatus>,
@@ -165,11 +169,11 @@ impl Session {
             Some(None | Some(Err(_))) => return Err(End::Gone),
         };
         let facts = convert::facts_from_wire(hello.inventory.take().unwrap_or_default());
-        if let Err(error) = self.write_opened(&hello, &facts).await {
+        self.fence = self.write_opened(&hello, &facts).await.map_err(|error| {
             let error = chain(&error);
             tracing::warn!(node = %self.node, %error, "an agent session could not be opened");
-            return Err(End::NotOpened);
-        }
+            End::NotOpened
+        })?;
         self.core.sessions.insert(self.handle.clone());
         if self.core.sends_away() {
             // The drain may have asked all sessions before this one was there.
@@ -203,7 +207,7 @@ impl Session {
         }
     }
 
-    async fn write_opened(&self, hello: &Hello, facts: &HostFacts) -> Result<()> {
+    async fn write_opened(&self, hello: &Hello, facts: &HostFacts) -> Result<Fence> {
         let core = &self.core;
         let nodes = core.context.ports.nodes.get()?.clone();
         let session = NodeSession {
@@ -217,14 +221,16 @@ impl Session {
                 nodes.session_opened(tx, &self.node, &session, facts, &hello.agent_version)
             })
             .await?;
-        core.context.store.at_revision(committed.revision).await?;
-        Ok(())
+        let view = core.context.store.at_revision(committed.revision).await?;
+        let epoch = view.formation().map_or(0, |formation| formation.epoch);
+        // Within one life of the cluster revisions alone have the order.
+        Ok(Fence { epoch, term: 0, index: committed.revision })
     }
 
     async fn serve(&mut self, hello: Hello, mut has: Has) -> End {
         let rt = self.core.context.rt.clone();
         let silence_max = self.core.options.heartbeat.saturating_mul(3);
-        let mut reports = Reports::default();
+        let mut reports = Reports::new(Handover::new(hello.takes_commands, self.fence));
         if let Some(status) = hello.status {
             reports.take_status(convert::status_from_wire(status));
         }
@@ -264,6 +270,7 @@ impl Session {
                         has = Has::of(&record);
                     }
                 },
+                written = reports.commands.written() => reports.commands.after(&self.handle, written),
                 written = maybe(&mut reports.writing) => self.written(&mut reports, written),
                 up = self.inbound.next() => match up {
                     Some(Ok(up)) => {
@@ -322,6 +329,7 @@ impl Session {
                 reports.facts = Some(convert::facts_from_wire(facts));
             }
             Some(UpMsg::Status(status)) => reports.take_status(convert::status_from_wire(status)),
+            Some(UpMsg::CommandUpdate(update)) => reports.commands.received(&self.handle, update),
             Some(UpMsg::LogChunk(chunk)) => self.handle.log_chunk(chunk),
             Some(UpMsg::SpecRefused(refused)) => {
                 tracing::warn!(
@@ -342,6 +350,7 @@ impl Session {
 
     /// Starts to write what waits. While it is written, newer reports take the place of older ones.
     fn start_writing(&self, reports: &mut Reports) {
+        reports.commands.go_on(&self.core, &self.handle);
         if reports.writing.is_some() || (reports.facts.is_none() && reports.status.is_none()) {
             return;
         }
@@ -420,6 +429,10 @@ impl Has {
 }
 
 impl Reports {
+    fn new(commands: Handover) -> Self {
+        Self { commands, facts: None, status: None, newest: None, writing: None, backoff: None }
+    }
+
     fn take_status(&mut self, status: NodeStatus) {
         self.newest = Some(status.clone());
         self.status = Some(status);
@@ -427,6 +440,7 @@ impl Reports {
 
     /// Looks at the newest status again: what it is about may have changed.
     fn again(&mut self) {
+        self.commands.again();
         if self.status.is_none() {
             self.status.clone_from(&self.newest);
         }

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
 use futures::{FutureExt, future::BoxFuture};
 use palisade_agent::{
     Identity, IdentityError, IdentityStore,
+    commands::{Journal, JournalError, JournalStore},
     driver::{Driver, Instance, Problem, SignalName, Start, StopAsked, Usage, log},
     fence::Fence,
     spec::{SpecError, SpecStore},
@@ -264,6 +265,30 @@ impl SpecStore for Rig {
             }
             rig.keep(spec);
             world_sleep(rig.takes(4)).await;
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+impl JournalStore for Rig {
+    fn load(&self) -> BoxFuture<'static, Result<Journal, JournalError>> {
+        let journal = self.machine.state().journal.clone();
+        async move { Ok(journal) }.boxed()
+    }
+
+    fn save(&self, journal: &Journal) -> BoxFuture<'static, Result<(), JournalError>> {
+        let (rig, journal) = (self.clone(), journal.clone());
+        async move {
+            world_sleep(rig.takes(8)).await;
+            if rig.is_gone() {
+                return std::future::pending().await;
+            }
+            if rig.machine.state().is_full {
+                let source = io::Error::from(io::ErrorKind::StorageFull);
+                return Err(JournalError { path: PathBuf::from("commands"), source });
+            }
+            rig.machine.state().journal = journal;
             Ok(())
         }
         .boxed()

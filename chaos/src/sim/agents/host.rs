@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::FutureExt;
 use palisade_agent::{
     Grant, Identity,
+    commands::{Commands, Executors},
     engine::{Drivers, Engine, Parts},
     health::NetProber,
     session::Session,
@@ -142,11 +143,20 @@ async fn run(rig: Rig, rt: Rt) {
             return rig.fleet.eyes.breach("start", format!("{name}: no agent runs: {error}"));
         }
     };
+    let executors = Executors::built_in(&drivers, "sim");
+    let (commands, commands_handle) = match Commands::open(&rt, rig.clone(), executors).await {
+        Ok(opened) => opened,
+        Err(error) => {
+            let name = &rig.machine.name;
+            return rig.fleet.eyes.breach("start", format!("{name}: no agent runs: {error}"));
+        }
+    };
     let machine = rig.machine.clone();
     let session = Session {
         rt: rt.clone(),
         transport: rig.clone(),
         engine: handle,
+        commands: commands_handle,
         drivers,
         identities: rig.clone(),
         agent_version: "sim".to_owned(),
@@ -155,6 +165,7 @@ async fn run(rig: Rig, rt: Rt) {
         identity,
     };
     rt.spawn("engine", engine.run().boxed());
+    rt.spawn("commands", commands.run().boxed());
     session.run().await;
     // Nobody is removed in these runs.
     let name = &rig.machine.name;

@@ -8,6 +8,7 @@ use std::{
 
 use palisade_agent::{
     Identity,
+    commands::Journal,
     driver::{Cause, End, Instance, Process, SignalName, StopAsked},
     fence::Fence,
 };
@@ -96,6 +97,8 @@ pub(crate) struct State {
     pub(crate) identity: Option<Identity>,
     /// The agent's spec, as it is on the disk.
     pub(crate) spec: Option<NodeSpec>,
+    /// The agent's journal of commands, as it is on the disk.
+    pub(crate) journal: Journal,
     pub(crate) procs: BTreeMap<String, Proc>,
     /// Since when it has a spec that names an instance, for all that it ever had.
     pub(crate) told: BTreeMap<String, Duration>,
@@ -127,6 +130,7 @@ impl Machine {
             start_at: Some(Duration::from_millis(random.below(3_000))),
             identity: None,
             spec: None,
+            journal: Journal::default(),
             procs: BTreeMap::new(),
             told: BTreeMap::new(),
             heard: vec![],

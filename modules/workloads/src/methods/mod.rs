@@ -5,8 +5,9 @@ mod change;
 mod instances;
 mod plan;
 mod read;
+mod signal;
 
-use palisade_contract::{Check, Method, Resource, Verb, Watched};
+use palisade_contract::{Check, Method, Problems, Resource, Verb, Watched};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -15,6 +16,7 @@ use crate::spec::COUNT_MAX;
 
 pub use apply::{Applied, Change};
 pub use plan::{Plan, Start};
+pub(crate) use signal::kind as signal_kind;
 
 /// Input of the methods on one workload.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -113,6 +115,25 @@ fn hundred() -> u32 {
 
 impl Check for Logs {}
 
+/// Input of `instances.signal`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Signal {
+    /// Its id or name.
+    pub instance: String,
+    /// The tenant that it must belong to.
+    #[serde(default)]
+    pub tenant: Option<String>,
+    /// Such as `HUP` or `SIGHUP`.
+    pub signal: String,
+}
+
+impl Check for Signal {
+    fn check(&self, at: &str, problems: &mut Problems) {
+        signal::check(&self.signal, at, problems);
+    }
+}
+
 fn resource(kind: &'static str) -> impl Fn(&Value) -> Resource + Send + Sync + Copy + 'static {
     move |value| {
         let text = |field| value.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -171,6 +192,12 @@ pub fn all() -> Vec<Method> {
         Method::stream("instances", "logs", "compute:instances:logs", instances::logs)
             .summary("Shows what an instance has written, and goes on with it.")
             .rest(Verb::Get, "/instances/{instance}/logs")
+            .on(resource("instance")),
+        Method::mutation("instances", "signal", "compute:instances:signal", signal::signal)
+            .summary(
+                "Sends a signal to an instance's process; the command that is answered says when it was sent.",
+            )
+            .rest(Verb::Post, "/instances/{instance}/signal")
             .on(resource("instance")),
     ]
 }

@@ -4,10 +4,12 @@
 mod inputs;
 mod life;
 mod rolling;
+mod signals;
 
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
 use palisade_capacity::CapacityModule;
+use palisade_commands::CommandsModule;
 use palisade_contract::{
     Error, Handler, MethodContext, Module, NodeId, Principal, Registry, Result,
     node::{InstancePhase, InstanceStatus, NodeStatus, Wanted},
@@ -45,11 +47,18 @@ impl World {
     fn new(nodes: &[&str]) -> Self {
         let module = Arc::new(WorkloadsModule);
         let capacity = Arc::new(CapacityModule);
-        let registry =
-            Registry::new(vec![Arc::new(Inventory), capacity.clone(), module.clone()]).unwrap();
+        let commands = Arc::new(CommandsModule::default());
+        let registry = Registry::new(vec![
+            Arc::new(Inventory),
+            capacity.clone(),
+            commands.clone(),
+            module.clone(),
+        ])
+        .unwrap();
         let controllers = NodeControllers::default();
         controllers.bind(&registry);
-        let bench = Bench::new(&[&*capacity, &*module, &controllers]);
+        commands.bind(&registry);
+        let bench = Bench::new(&[&*capacity, &*commands, &*module, &controllers]);
         for name in nodes {
             bench.node(name, 4000, 4 * GIB);
         }
