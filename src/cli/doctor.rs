@@ -47,7 +47,7 @@ impl Doctor {
 }
 
 /// What every replica says, what that tells together, and what the cluster finds itself.
-async fn look(client: &Client, budget: Duration, context: Option<&str>) -> Vec<Value> {
+pub(super) async fn look(client: &Client, budget: Duration, context: Option<&str>) -> Vec<Value> {
     let seen = survey(client).await;
     let mut findings = join_all(seen.0.iter().map(|one| replica(client, &seen, one))).await;
     let elsewhere = seen.answered_elsewhere();

@@ -24,6 +24,7 @@ mod serve;
 mod session;
 mod spec_file;
 mod strict;
+mod support;
 pub(crate) mod survey;
 pub(crate) mod token;
 mod version;
@@ -167,6 +168,8 @@ enum Noun {
     Auth(access::Auth),
     /// Look for what is wrong
     Doctor(doctor::Doctor),
+    /// Gather what somebody who helps needs to see
+    Support(support::Support),
     /// Versions of this program and of the server
     Version(version::Version),
     /// A completion script for a shell
@@ -275,6 +278,7 @@ async fn ask(noun: Noun, session: &Session) -> Outcome {
         Noun::Audit(audit) => audit.run(session).await,
         Noun::Auth(auth) => auth.run(session).await,
         Noun::Doctor(doctor) => doctor.run(session).await,
+        Noun::Support(support) => support.run(session).await,
         Noun::Version(version) => version.run(session).await,
         _ => Ok(()),
     }

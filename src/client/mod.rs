@@ -282,6 +282,28 @@ impl Client {
         edge::within(limit, asked).await.unwrap_or_else(|| Err(silent()))
     }
 
+    /// What one replica has at a path, as text, whatever its status; asked as the caller.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn text_at(
+        &self,
+        address: &Address,
+        path: &str,
+        limit: Duration,
+    ) -> Result<String, ClientError> {
+        let silent = || ClientError::Silent { address: address.to_string(), limit };
+        let asked = async {
+            let mut request = self.http.get(format!("{address}{path}"));
+            if let Some(token) = &self.token {
+                request = request.bearer_auth(token);
+            }
+            let response = request.send().await.map_err(|error| error::sending(address, error))?;
+            response.text().await.map_err(ClientError::Broken)
+        };
+        edge::within(limit, asked).await.unwrap_or_else(|| Err(silent()))
+    }
+
     /// All records of a list, page by page.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ mod resume;
 mod specs;
 mod strangers;
 mod support;
+mod support_bundle;
 mod tidy;
 mod tokens;
 mod transcript;
