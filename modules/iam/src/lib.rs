@@ -13,6 +13,7 @@ mod bindings;
 mod can_i;
 mod catalogue;
 mod custom_roles;
+mod findings;
 mod methods;
 mod principals;
 mod records;
@@ -140,7 +141,7 @@ impl Module for Iam {
     }
 
     fn self_check(&self, _cx: &Context, view: &View) -> Result<Vec<Finding>> {
-        methods::findings(view)
+        findings::all(&self.catalogue, view)
     }
 
     fn start<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<()>> {

@@ -1,11 +1,11 @@
-//! The methods `apiTokens.*` and `auth.whoami`, and what an operator could mend. The caller makes a
-//! token's secret and sends its hash alone.
+//! The methods `apiTokens.*` and `auth.whoami`. The caller makes a token's secret and sends its hash
+//! alone.
 
 use std::sync::Arc;
 
 use palisade_contract::{
-    Check, Code, Error, Finding, Method, MethodContext, Principal, Problem, Problems, Resource,
-    Result, Severity, Verb, Watched,
+    Check, Code, Error, Method, MethodContext, Principal, Problem, Problems, Resource, Result,
+    Verb, Watched,
     id::{NAME_RULE, is_name},
     input::{Nothing, nearest},
 };
@@ -34,8 +34,6 @@ const FORGET_MAX: usize = 100;
 const LOOK_MAX: usize = 200;
 /// Valid tokens of one principal.
 const OF_ONE_MAX: usize = 64;
-/// Logical milliseconds before the end of the last way in at which to say so.
-const EXPIRING_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
 /// Input of `apiTokens.create`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -391,35 +389,4 @@ fn record(row: &TokenRow, now_ms: u64, revision: u64, used_ms: Option<u64>) -> T
             .map(|revoked| format!("{} ({})", rfc3339(revoked.at_ms), revoked.by)),
         revision,
     }
-}
-
-/// What an operator could mend.
-pub(crate) fn findings(view: &View) -> Result<Vec<Finding>> {
-    let now_ms = view.clock().now_ms;
-    let admins = ways::all(view)?;
-    let finding = |check: &str, severity, message: String| Finding {
-        check: check.to_owned(),
-        severity,
-        message,
-        fix: "make one that lasts: `palisade api-token create --role cluster-admin`, with the \
-              certificate of `admin` if no token is left"
-            .to_owned(),
-        count: None,
-    };
-    let lasting = admins
-        .iter()
-        .any(|row| row.expires_ms.is_none_or(|at| at.saturating_sub(now_ms) > EXPIRING_MS));
-    Ok(match admins.len() {
-        0 => vec![finding(
-            "api-tokens.no-admin",
-            Severity::Warning,
-            "no valid API token has the role cluster-admin".to_owned(),
-        )],
-        _ if !lasting => vec![finding(
-            "api-tokens.admin-expiring",
-            Severity::Warning,
-            "every API token with the role cluster-admin ends within 7 days".to_owned(),
-        )],
-        _ => vec![],
-    })
 }

@@ -1,6 +1,9 @@
 //! `palisade principal certify`: a client certificate, made with the cluster's CA where its key is.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use palisade_api::pki::{self, Authority};
 use serde_json::json;
@@ -28,6 +31,9 @@ pub(super) struct Certify {
     /// How long it is good
     #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = duration)]
     ttl: Duration,
+    /// Ask no replica and enrol nothing: for admin, who is let in with any key until one is enrolled
+    #[arg(long)]
+    no_enrol: bool,
 }
 
 fn refused(error: &pki::PkiError) -> Failure {
@@ -44,25 +50,27 @@ impl Certify {
                     .hint("give another --out; nothing is written over"));
             }
         }
-        let client = session.client()?;
-        // Before anything is made: whether there is such a principal.
-        client.call(Call::get(path_of(&self.principal))).await?;
-        let pki_dir = self.dir.join("pki");
-        let authority = Authority::load(&pki_dir.join("ca.pem"), &pki_dir.join("ca.key"));
-        let authority = authority.map_err(|error| refused(&error))?;
-        let issued = authority
-            .issue_operator(&self.principal, self.ttl, edge::wall_ms())
-            .map_err(|error| refused(&error))?;
-        for (path, pem) in [(&self.out, &issued.cert_pem), (&key_path, &issued.key_pem)] {
-            write_private(path, pem.as_bytes()).map_err(|error| {
-                Failure::caused(format!("cannot write {}", path.display()), &error)
-            })?;
+        let client = if self.no_enrol { None } else { Some(session.client()?) };
+        if let Some(client) = &client {
+            // Before anything is made: whether there is such a principal.
+            client.call(Call::get(path_of(&self.principal))).await?;
         }
-        let key = super::key_of(&self.out)?;
-        let mut record = enrol(&client, &self.principal, vec![key], false, false).await?;
+        let key = self.make(&key_path)?;
+        let mut record = match &client {
+            Some(client) => enrol(client, &self.principal, vec![key], false, false).await?,
+            None => json!({"name": self.principal, "keys": [key]}),
+        };
         match session.format() {
             Format::Table | Format::Wide => {
-                print_change::<Principals>(session, &record, &self.principal, "changed", false)?;
+                if client.is_some() {
+                    print_change::<Principals>(
+                        session,
+                        &record,
+                        &self.principal,
+                        "changed",
+                        false,
+                    )?;
+                }
                 output::say(format!(
                     "its certificate is in {}, the key in {} (mode 0600)",
                     self.out.display(),
@@ -76,5 +84,22 @@ impl Certify {
                 output::print_one::<Principals>(format, &record)
             }
         }
+    }
+
+    /// Makes both files; answers the SHA-256 of the key.
+    fn make(&self, key_path: &Path) -> Outcome<String> {
+        let pki_dir = self.dir.join("pki");
+        let authority = Authority::load(&pki_dir.join("ca.pem"), &pki_dir.join("ca.key"));
+        let authority = authority.map_err(|error| refused(&error))?;
+        let issued = authority
+            .issue_operator(&self.principal, self.ttl, edge::wall_ms())
+            .map_err(|error| refused(&error))?;
+        let files = [(self.out.as_path(), &issued.cert_pem), (key_path, &issued.key_pem)];
+        for (path, pem) in files {
+            write_private(path, pem.as_bytes()).map_err(|error| {
+                Failure::caused(format!("cannot write {}", path.display()), &error)
+            })?;
+        }
+        super::key_of(&self.out)
     }
 }

@@ -1,7 +1,8 @@
-use palisade_contract::Code;
+use palisade_contract::{Code, Module};
 use serde_json::{Value, json};
 
 use super::world::{World, admin};
+use crate::records::CUSTOM_ROLES;
 
 fn create(world: &World, name: &str, actions: &[&str]) -> palisade_contract::Result<Value> {
     world.call("roles.create", json!({"name": name, "actions": actions}))
@@ -110,4 +111,21 @@ fn all_roles_are_listed_with_what_they_allow() {
     assert!(allows(1, "compute:workloads:write") && !allows(1, "compute:role-bindings:write"));
     assert!(allows(2, "compute:role-bindings:write") && !allows(2, "compute:cluster:backup"));
     assert!(allows(3, "compute:cluster:backup") && allows(3, "compute:roles:write"));
+}
+
+#[test]
+fn a_role_that_allows_what_nobody_knows_is_a_finding() {
+    let world = World::new();
+    create(&world, "ops", &["compute:workloads:scale"]).unwrap();
+    let findings = || world.module.self_check(&world.cx, &world.view()).unwrap();
+    assert!(findings().is_empty());
+    let gone = |tx: &mut palisade_state::Tx| {
+        let mut row = tx.get(&CUSTOM_ROLES, &"ops".to_owned())?.unwrap();
+        row.actions.push("compute:acme:feed".to_owned());
+        Ok(tx.put(&CUSTOM_ROLES, &row.name.clone(), &row)?)
+    };
+    world.commit(gone).unwrap();
+    let found = findings();
+    assert_eq!((found.len(), found[0].check.as_str()), (1, "roles.unknown-action"));
+    assert!(found[0].message.starts_with("role ops allows compute:acme:feed"), "{found:?}");
 }
