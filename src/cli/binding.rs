@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     Session,
     node::print_change,
-    session::Read,
+    session::{Narrow, Read},
     watch::{WatchFlag, watch},
 };
 use crate::{
@@ -38,6 +38,8 @@ enum Verb {
         role: Option<String>,
         #[command(flatten)]
         read: Read,
+        #[command(flatten)]
+        narrow: Narrow,
         #[command(flatten)]
         flag: WatchFlag,
     },
@@ -81,9 +83,9 @@ impl Binding {
     /// Runs the verb.
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
-            Verb::Ls { tenant, principal, role, read, flag } => {
-                let call = read
-                    .get(format!("{BASE}/role-bindings"))
+            Verb::Ls { tenant, principal, role, read, narrow, flag } => {
+                let call = narrow
+                    .say(read.get(format!("{BASE}/role-bindings")))
                     .query_some("tenant", tenant)
                     .query_some("principal", principal)
                     .query_some("role", role);

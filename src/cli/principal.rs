@@ -14,7 +14,7 @@ use super::{
     Session,
     access::held,
     node::print_change,
-    session::Read,
+    session::{Narrow, Read},
     watch::{WatchFlag, watch},
 };
 use crate::{
@@ -39,6 +39,8 @@ enum Verb {
         tenant: Option<String>,
         #[command(flatten)]
         read: Read,
+        #[command(flatten)]
+        narrow: Narrow,
         #[command(flatten)]
         flag: WatchFlag,
     },
@@ -116,12 +118,13 @@ impl Principal {
     /// Runs the verb.
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
-            Verb::Ls { tenant, read, flag } => {
-                let call = read.get(format!("{BASE}/principals")).query_some("tenant", tenant);
+            Verb::Ls { tenant, read, narrow, flag } => {
+                let call =
+                    narrow.say(read.get(format!("{BASE}/principals"))).query_some("tenant", tenant);
                 if flag.watch {
                     return watch::<Principals>(session, call).await;
                 }
-                let principals = output::by_name(session.client()?.list(call).await?);
+                let principals = narrow.ordered(session.client()?.list(call).await?);
                 output::print_list::<Principals>(session.format(), &principals)
             }
             Verb::Show { principal, read } => {

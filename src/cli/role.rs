@@ -7,7 +7,7 @@ use super::{
     Session,
     access::words,
     node::print_change,
-    session::Read,
+    session::{Narrow, Read},
     watch::{WatchFlag, watch},
 };
 use crate::{
@@ -29,6 +29,8 @@ enum Verb {
     Ls {
         #[command(flatten)]
         read: Read,
+        #[command(flatten)]
+        narrow: Narrow,
         #[command(flatten)]
         flag: WatchFlag,
     },
@@ -93,8 +95,8 @@ impl Role {
     /// Runs the verb.
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
-            Verb::Ls { read, flag } => {
-                let call = read.get(format!("{BASE}/roles"));
+            Verb::Ls { read, narrow, flag } => {
+                let call = narrow.say(read.get(format!("{BASE}/roles")));
                 if flag.watch {
                     return watch::<Roles>(session, call).await;
                 }
