@@ -6,6 +6,7 @@ pub mod client;
 pub mod context_file;
 pub mod dev;
 pub mod edge;
+mod history_port;
 pub mod init;
 mod join;
 mod life;

@@ -14,6 +14,7 @@ use palisade_api::{
     ApiOptions, ApiServer, GatewayOptions,
     pki::{Authority, Identity as Certificate},
 };
+use palisade_audit::key::ClusterSeal;
 use palisade_contract::{Context, Running};
 use palisade_raft::{
     IdentityError, LogSizes, Member, Neighbours, PeerTls, Replica, ReplicaOptions, StartError,
@@ -27,6 +28,7 @@ use prometheus_client::registry::Registry as Metrics;
 
 use crate::{
     builder::{Assembled, Builder, Settings},
+    history_port::ReplicaHistory,
     init::NewReplica,
     join,
     members::ReplicaMembers,
@@ -256,6 +258,11 @@ async fn with_replica(
 ) -> Outcome {
     let context = Context::new(rt, replica.clone()).with_tables(&assembled.registry);
     let filled = context.ports.members.fill(Arc::new(ReplicaMembers(replica.clone())));
+    let history = Arc::new(ReplicaHistory::of(&replica));
+    let filled = filled.and_then(|()| context.ports.history.fill(history));
+    let seal = ClusterSeal::derive(&pki.0.key_der(), pki.0.lineage());
+    let seal = seal.map_err(|error| failed("cannot start", &error))?;
+    let filled = filled.and_then(|()| context.ports.seal.fill(Arc::new(seal)));
     filled.map_err(|error| refused("cannot put the ports together", &error))?;
     let running = Running::start(&assembled.registry, &context).await;
     let running = running.map_err(|error| refused("cannot start the modules", &error))?;

@@ -152,8 +152,8 @@ impl StateMachine {
                 let outcomes = self.machine.apply(at, decoded).map_err(io::Error::other)?;
                 if is_told && outcomes.iter().any(was_applied) {
                     let applied = outcomes.iter().map(was_applied).collect();
-                    let (index, term) = (at.index, at.term);
-                    self.told.push(Applied { index, term, payload, applied, writes });
+                    let (index, clock) = (at.index, self.machine.clock());
+                    self.told.push(Applied { index, clock, payload, applied, writes });
                 }
                 Outcomes(outcomes)
             }

@@ -2,6 +2,7 @@
 //! whoever is bound to one, for things of another.
 
 mod fixtures;
+mod past;
 mod world;
 
 use palisade_api::envelope::Caller;
@@ -105,6 +106,46 @@ fn no_method_lets_anybody_at_what_is_of_another_tenant() {
     }
     assert!(fixtures.is_empty(), "fixtures of methods that are not: {:?}", fixtures.keys());
     assert!(found.is_empty(), "{} answers are wrong:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn of_the_past_nobody_learns_what_is_of_another_tenant() {
+    let place = place();
+    let (world, canaries) = (&place.world, canaries(&place.victim));
+    let (mut fixtures, mut tried) = (fixtures(&place.victim), 0);
+    for (method, _) in world.registry.methods().iter().filter(|(method, _)| method.past) {
+        let name = method.full_name();
+        for case in fixtures.remove(name.as_str()).unwrap() {
+            for (role, caller) in intruders(&place) {
+                let answered = world.call_past(&caller, &name, &case.input);
+                let (asked, told) = (case.input.to_string(), text_of(&answered));
+                assert_eq!(wrong(&case, &answered), None, "{role}: {name} {asked}: {told}");
+                let leaked =
+                    canaries.iter().find(|one| told.contains(*one) && !asked.contains(*one));
+                assert_eq!(leaked, None, "{role}: {name} {asked}: {told}");
+                tried += 1;
+            }
+        }
+        // What there is to see of the own things is there.
+        let own = &place.intruder.credentials["viewer"];
+        let (now, then) = (world.done(own, &name, &own_of(&place, &name)), own_of(&place, &name));
+        assert_eq!(world.call_past(own, &name, &then).unwrap(), now, "{name}");
+    }
+    assert!(tried > 100, "{tried}");
+    for method in ["workloads.scale", "events.list", "system.version"] {
+        let refused = world.call_past(&admin(), method, &json!({"workload": "web", "count": 9}));
+        assert_eq!(refused.unwrap_err().code, Code::InvalidInput, "{method} has no past");
+    }
+}
+
+/// An input that leads to what is the intruder's own.
+fn own_of(place: &Place, method: &str) -> Value {
+    match method {
+        "workloads.get" => json!({"workload": "web"}),
+        "instances.get" => json!({"instance": place.intruder.instances[0]["id"]}),
+        "nodes.get" => json!({"node": place.intruder.node}),
+        _ => json!({}),
+    }
 }
 
 #[test]

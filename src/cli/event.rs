@@ -3,11 +3,18 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::{Session, watch};
+use super::{
+    Session,
+    audit::{self, Export, Verify},
+    watch,
+};
 use crate::{
     client::{BASE, Call},
     output::{self, Exit, Failure, Format, Outcome, Table, View, cell, number, text},
 };
+
+/// Records that are asked for at once, of a list that may be long.
+const PAGE: u64 = 1000;
 
 /// Flags of `event`.
 #[derive(Debug, clap::Args)]
@@ -55,13 +62,19 @@ enum AuditVerb {
     /// Print the newest records, and then each that is written
     #[command(visible_alias = "watch")]
     Tail(Tail),
-    /// Check that no record was altered, taken out or put in
-    Verify,
+    /// Write the chain to a file or stdout, with what it takes to verify it elsewhere
+    Export(Export),
+    /// Check that no record was altered, taken out or put in: of an export or of the cluster
+    Verify(Verify),
+    /// Print the key with which exports are verified
+    Key,
+    /// List the signed checkpoints of the chain
+    Checkpoints,
 }
 
 #[derive(Debug, clap::Args)]
 struct Window {
-    /// Begin at this sequence number; 0: the oldest in memory [default: the newest]
+    /// Begin at this sequence number; 0: the oldest that is kept [default: the newest]
     #[arg(long, value_name = "SEQ")]
     from: Option<u64>,
     /// Show so many of the newest
@@ -78,9 +91,10 @@ struct Window {
 impl Window {
     async fn read(&self, session: &Session, what: &str) -> Outcome<Vec<Value>> {
         let is_of_all = self.filter.is_some() && self.last.is_none();
+        let from = self.from.or(is_of_all.then_some(0));
         let call = Call::get(format!("{BASE}/{what}"))
-            .query_some("from", self.from.or(is_of_all.then_some(0)))
-            .query_some("limit", self.last)
+            .query_some("from", from)
+            .query_some("limit", self.last.or(from.map(|_| PAGE)))
             .query_some("filter", self.filter.as_ref())
             .query_some("tenant", self.tenant.as_ref());
         Ok(session.client()?.list(call).await?)
@@ -117,7 +131,11 @@ impl Audit {
                 output::print_list::<Records>(session.format(), &records)
             }
             AuditVerb::Tail(tail) => tail.follow::<Records>(session, "audit").await,
-            AuditVerb::Verify => verify(session).await,
+            AuditVerb::Export(export) => export.run(session).await,
+            AuditVerb::Verify(file) if file.offline(session.format())? => Ok(()),
+            AuditVerb::Verify(_) => verify(session).await,
+            AuditVerb::Key => audit::key(session).await,
+            AuditVerb::Checkpoints => audit::checkpoints(session).await,
         }
     }
 }

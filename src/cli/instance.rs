@@ -83,7 +83,9 @@ impl Instance {
             }
             Verb::Show { instance, read } => {
                 let call = read.get(format!("{BASE}/instances/{}", segment(&instance)));
-                output::print_one::<Instances>(session.format(), &client.call(call).await?.body)
+                let answer = client.call(call).await?;
+                read.tell(&answer);
+                output::print_one::<Instances>(session.format(), &answer.body)
             }
             Verb::Signal { instance, signal } => {
                 let path = format!("{BASE}/instances/{}/signal", segment(&instance));

@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod apply;
+mod audit;
 mod binding;
 mod can_i;
 pub(crate) mod chain;
@@ -14,6 +15,7 @@ mod dev;
 mod doctor;
 mod event;
 mod hello;
+mod history;
 mod init;
 mod instance;
 mod logs;
@@ -161,6 +163,8 @@ enum Noun {
     Event(event::Event),
     /// Who did what
     Audit(event::Audit),
+    /// What became of one thing, and who asked for it
+    History(history::History),
     /// Clusters that this machine knows
     #[command(visible_alias = "contexts")]
     Context(context::Context),
@@ -276,6 +280,7 @@ async fn ask(noun: Noun, session: &Session) -> Outcome {
         Noun::Cluster(cluster) => cluster.run(session).await,
         Noun::Event(event) => event.run(session).await,
         Noun::Audit(audit) => audit.run(session).await,
+        Noun::History(history) => history.run(session).await,
         Noun::Auth(auth) => auth.run(session).await,
         Noun::Doctor(doctor) => doctor.run(session).await,
         Noun::Support(support) => support.run(session).await,

@@ -92,6 +92,7 @@ impl Node {
             Verb::Show { node, read } => {
                 let call = read.get(format!("{BASE}/nodes/{}", segment(&node)));
                 let answer = session.client()?.call(call).await?;
+                read.tell(&answer);
                 output::print_one::<Nodes>(session.format(), &answer.body)
             }
             Verb::Ping { nodes } => ping(session, &nodes).await,

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Global;
 use crate::{
-    client::{Call, Client, Options},
+    client::{Answer, Call, Client, Options},
     context_file::Resolved,
     output::{self, Format, Outcome},
 };
@@ -15,18 +15,28 @@ const BUDGET_DEFAULT: Duration = Duration::from_secs(30);
 const WAIT_DEFAULT: Duration = Duration::from_mins(5);
 
 /// How a list or a record is read.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct Read {
     /// As the replica that answers knows it, also without a quorum
     #[arg(long)]
     local: bool,
+    /// As it was, at a revision or a time such as 2026-11-30T02:10:00Z
+    #[arg(long, value_name = "MOMENT")]
+    at: Option<String>,
 }
 
 impl Read {
     /// A read of this path.
-    pub fn get(self, path: impl Into<String>) -> Call {
-        let call = Call::get(path);
+    pub fn get(&self, path: impl Into<String>) -> Call {
+        let call = Call::get(path).query_some("at", self.at.as_ref());
         if self.local { call.local() } else { call }
+    }
+
+    /// Says which revision was read, where it was not the newest.
+    pub fn tell(&self, answer: &Answer) {
+        if let (Some(at), Some(revision)) = (&self.at, answer.revision) {
+            output::say(format!("as it was at {at}: revision {revision}"));
+        }
     }
 }
 

@@ -110,7 +110,7 @@ impl Workload {
                 let workloads = narrow.ordered(session.client()?.list(call).await?);
                 output::print_list::<Workloads>(session.format(), &workloads)
             }
-            Verb::Show { workload, read } => show(session, &workload, read).await,
+            Verb::Show { workload, read } => show(session, &workload, &read).await,
             Verb::Logs { workload, instance, flags } => {
                 logs(session, &workload, instance.as_deref(), &flags).await
             }
@@ -183,9 +183,11 @@ pub(super) async fn workload(client: &Client, name: &str) -> Outcome<Value> {
     Ok(client.call(Call::get(path(name))).await?.body)
 }
 
-async fn show(session: &Session, name: &str, read: Read) -> Outcome {
+async fn show(session: &Session, name: &str, read: &Read) -> Outcome {
     let client = session.client()?;
-    let record = client.call(read.get(path(name))).await?.body;
+    let answer = client.call(read.get(path(name))).await?;
+    read.tell(&answer);
+    let record = answer.body;
     if !matches!(session.format(), Format::Table | Format::Wide) {
         return output::print_one::<Workloads>(session.format(), &record);
     }

@@ -24,6 +24,8 @@ pub struct Refusal {
     pub request_id: Option<String>,
     /// The same request may succeed later.
     pub retryable: bool,
+    /// The replica said that asking it again is in vain.
+    pub is_final: bool,
 }
 
 #[derive(Deserialize)]
@@ -36,8 +38,7 @@ struct Wire {
     errors: Vec<WireProblem>,
     hint: Option<String>,
     request_id: Option<String>,
-    #[serde(default)]
-    retryable: bool,
+    retryable: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -71,7 +72,8 @@ impl Refusal {
             problems: wire.errors.into_iter().map(|p| (p.pointer, p.message)).collect(),
             hint: wire.hint,
             request_id: wire.request_id.or(request_id),
-            retryable: wire.retryable,
+            retryable: wire.retryable.unwrap_or(false),
+            is_final: wire.retryable == Some(false),
         }
     }
 }
@@ -204,7 +206,11 @@ fn certificate(error: &(dyn std::error::Error + 'static)) -> Option<String> {
 impl ClientError {
     /// Trying longer will not help.
     pub(super) fn is_hopeless(&self) -> bool {
-        matches!(self, Self::Untrusted { .. })
+        match self {
+            Self::Untrusted { .. } => true,
+            Self::Refused(refusal) => refusal.is_final,
+            _ => false,
+        }
     }
 
     /// What a try that ended so tells about the cluster.

@@ -55,6 +55,22 @@ async fn a_refusal_is_final_and_typed() {
 }
 
 #[tokio::test]
+async fn what_one_replica_does_not_have_is_asked_of_each_once() {
+    let missing = || {
+        let problem = json!({"code": "UNAVAILABLE", "detail": "not here", "retryable": false});
+        Stub::new(vec![(503, problem)])
+    };
+    let (first, second) = (missing(), missing());
+    let both = vec![first.address(), second.address()];
+    let error = client(both, Duration::from_secs(60)).call(Call::get("/x")).await.unwrap_err();
+    assert!(error.is("UNAVAILABLE"), "{error}");
+    assert_eq!((first.seen().len(), second.seen().len()), (1, 1));
+    let has = Stub::new(vec![(200, json!({"ok": true}))]);
+    let all = vec![missing().address(), missing().address(), has.address()];
+    client(all, Duration::from_secs(60)).call(Call::get("/x")).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_budget_ends_with_the_last_reason() {
     let client = client(vec![dead_address(), dead_address()], Duration::from_millis(200));
     let error = client.call(Call::get("/x")).await.unwrap_err();

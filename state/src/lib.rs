@@ -23,6 +23,7 @@ pub mod limits;
 pub mod machine;
 pub mod memory;
 pub mod outbox;
+pub mod past;
 pub mod planted;
 pub mod port;
 pub mod queue;

@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use crate::{
     change::{ChangeSet, Changes, Watch, Watchers},
     check,
+    clock::Clock,
     command::{Command, Dropped, Entry, FORMAT, Form, Kind, Outcome, Role, Verdict},
     lease,
     planted::{self, Defect},
@@ -173,6 +174,12 @@ impl Machine {
     #[must_use]
     pub fn applied(&self) -> Position {
         self.state.applied
+    }
+
+    /// Both times after the last entry applied, published or not.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.state.clock
     }
 
     /// Logical time after the last entry applied, published or not.

@@ -9,6 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     key::{Key, KeyBytes, after_prefix, joined},
+    past::Kept,
     record::{Record, Stamp},
     view::View,
 };
@@ -65,6 +66,24 @@ impl<K: Key, V: Serialize + DeserializeOwned> Table<K, V> {
         self.name
     }
 
+    /// What it takes to read the table as it was.
+    #[must_use]
+    pub fn kept(&self) -> Kept
+    where
+        K: 'static,
+    {
+        let (table, indexes) = (self.name, self.indexes);
+        Kept::new(table, move |key, value| {
+            let read = Self::new(table, indexes).read_value(key, value)?;
+            let rows = |index: &Index<V>| {
+                let name = format!("{table}#{}", index.name);
+                let keys = (index.keys)(&read).into_iter();
+                keys.map(|text| (name.clone(), joined(&[text.as_bytes(), key]))).collect::<Vec<_>>()
+            };
+            Ok(indexes.iter().flat_map(rows).collect())
+        })
+    }
+
     pub(crate) fn indexes(&self) -> &'static [Index<V>] {
         self.indexes
     }
@@ -74,9 +93,15 @@ impl<K: Key, V: Serialize + DeserializeOwned> Table<K, V> {
     }
 
     pub(crate) fn read(&self, key: &[u8], record: &Record) -> Result<Versioned<V>, Corrupt> {
-        let value = serde_json::from_slice(record.value())
-            .map_err(|source| self.corrupt(key, Some(source)))?;
-        Ok(Versioned { value, stamp: record.stamp() })
+        Ok(Versioned { value: self.read_value(key, record.value())?, stamp: record.stamp() })
+    }
+
+    /// A record from its bytes.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn read_value(&self, key: &[u8], value: &[u8]) -> Result<V, Corrupt> {
+        serde_json::from_slice(value).map_err(|source| self.corrupt(key, Some(source)))
     }
 
     pub(crate) fn read_key(&self, key: &[u8]) -> Result<K, Corrupt> {

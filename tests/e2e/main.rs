@@ -14,6 +14,7 @@
 )]
 
 mod agent;
+mod audit;
 mod commands;
 mod damage;
 mod failover;

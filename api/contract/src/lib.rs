@@ -3,6 +3,7 @@
 //! **Architecture invariant:** no transport and no consensus in here. A module reaches the rest of
 //! the system only through the ports on its context.
 
+pub mod changes;
 pub mod command;
 pub mod context;
 pub mod error;
@@ -15,6 +16,7 @@ pub mod method;
 pub mod module;
 pub mod node;
 pub mod node_spec;
+pub mod past;
 pub mod ports;
 pub mod registry;
 pub mod time;
@@ -30,4 +32,5 @@ pub use module::{
     Catalog, Finding, Migration, Module, Periodic, Reconciler, Run, Severity, ShardBy,
     StatusHandler, Sweep,
 };
+pub use past::When;
 pub use registry::Registry;

@@ -132,6 +132,7 @@ type RecordsFn = dyn for<'a> Fn(&'a MethodContext, &'a View, Value, &str) -> Res
 type ValidateFn = dyn Fn(&Value) -> Result<()> + Send + Sync;
 type QueryFn = dyn Fn(&MethodContext, &View, Value) -> Result<Value> + Send + Sync;
 type MutationFn = dyn Fn(&MethodContext, &mut Tx, Value) -> Result<Value> + Send + Sync;
+type ReadFn = dyn Fn(MethodContext, View, Value) -> BoxFuture<'static, Result<Value>> + Send + Sync;
 type StreamFn =
     dyn Fn(MethodContext, View, Value) -> BoxFuture<'static, Result<ByteStream>> + Send + Sync;
 type ActionFn = dyn Fn(MethodContext, Value) -> BoxFuture<'static, Result<Value>> + Send + Sync;
@@ -141,6 +142,8 @@ type ActionFn = dyn Fn(MethodContext, Value) -> BoxFuture<'static, Result<Value>
 pub enum Handler {
     /// Reads a view.
     Query(Arc<QueryFn>),
+    /// Reads a view, and what is not in it.
+    Read(Arc<ReadFn>),
     /// Builds a transaction. May run several times: on a conflict it gets a fresh view.
     Mutation(Arc<MutationFn>),
     /// Opens a stream.
@@ -175,6 +178,8 @@ pub struct Method {
     pub media: &'static str,
     /// Whether it is in the audit chain although it writes nothing.
     pub audited: bool,
+    /// Whether it also reads the state as it was: it reads nothing but the view, and of that only kept tables.
+    pub past: bool,
     /// JSON Schema of the input.
     pub input: fn(&mut SchemaGenerator) -> Schema,
     /// JSON Schema of the output.
@@ -218,6 +223,7 @@ impl Method {
             watched: None,
             media: TEXT,
             audited: false,
+            past: false,
             input: <SchemaGenerator>::subschema_for::<I>,
             output: <SchemaGenerator>::subschema_for::<O>,
             validate: Arc::new(|value| input::decode::<I>(value).map(drop)),
@@ -274,6 +280,28 @@ impl Method {
             Ok(Box::new(records.map(|record| encode(&record?))))
         }));
         method
+    }
+
+    /// A method that reads a view, and what is not in it, such as history.
+    pub fn read<I, O>(
+        group: &str,
+        name: &str,
+        action: &str,
+        handler: impl Fn(MethodContext, View, I) -> BoxFuture<'static, Result<O>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self
+    where
+        I: DeserializeOwned + JsonSchema + Check + 'static,
+        O: Serialize + JsonSchema + 'static,
+    {
+        let run = move |cx: MethodContext, view: View, value: Value| {
+            let begun = input::decode(&value).map(|input| handler(cx, view, input));
+            let run = async move { encode(&begun?.await?) };
+            Box::pin(run) as BoxFuture<'static, _>
+        };
+        Self::new::<I, O>(group, name, MethodKind::Query, action, Handler::Read(Arc::new(run)))
     }
 
     /// A method that writes. The handler's answer is kept with the transaction.
@@ -386,6 +414,14 @@ impl Method {
     #[must_use]
     pub fn audited(mut self) -> Self {
         self.audited = true;
+        self
+    }
+
+    /// Also reads the state as it was (`?at=`): all that it looks at is in the view, in tables that their modules name in
+    /// [`kept`](crate::Module::kept).
+    #[must_use]
+    pub fn past(mut self) -> Self {
+        self.past = true;
         self
     }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, ready};
-use palisade_state::{Role, Tx, View};
+use palisade_state::{Role, Tx, View, past::Kept};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +36,11 @@ pub trait Module: Send + Sync {
     /// The tables that it writes, all of them: `^[a-z][a-z0-9_-]{0,95}$`, a plugin's
     /// `plg_<id>_…`. A transaction that writes another one is refused.
     fn tables(&self) -> Vec<&'static str> {
+        vec![]
+    }
+
+    /// Those of its tables that methods read as they were.
+    fn kept(&self) -> Vec<Kept> {
         vec![]
     }
 

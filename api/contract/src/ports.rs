@@ -19,6 +19,7 @@ use crate::{
     id::{InstanceId, NodeId, SessionId},
     method::{ByteStream, Resource},
     node::{HostFacts, Node},
+    past::{History, Seal},
 };
 
 /// The ports, each filled once when the process is put together.
@@ -38,6 +39,10 @@ pub struct Ports {
     pub deliveries: Port<dyn Deliveries>,
     /// Filled by the process, where there are members to change.
     pub members: Port<dyn Members>,
+    /// Filled by the process, where what has left memory is kept.
+    pub history: Port<dyn History>,
+    /// Filled by the process, where there is a key to sign the audit chain with.
+    pub seal: Port<dyn Seal>,
 }
 
 /// A slot for one port.

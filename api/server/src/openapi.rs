@@ -108,6 +108,9 @@ fn operation(route: &Route, input: &Value, output: &Value, definitions: &Value) 
         }
         shared.extend(["limit", "cursor"].iter().filter(|name| !properties.contains_key(**name)));
     }
+    if method.past {
+        shared.push("at");
+    }
     if method.watched.is_some() {
         shared.extend(["watch", "lastEventId", "lastEventIdHeader"]);
     }
@@ -192,14 +195,15 @@ fn list_schema(output: &Value, definitions: &Value) -> Value {
             .cloned()
             .unwrap_or_else(|| json!({"type": "array"})),
     };
+    let own = resolved.get("properties").and_then(Value::as_object);
+    let mut properties = own.cloned().unwrap_or_default();
+    properties.insert("items".to_owned(), items);
+    properties.insert("revision".to_owned(), json!({ "type": "integer" }));
+    properties.insert("nextCursor".to_owned(), json!({ "type": ["string", "null"] }));
     json!({
         "type": "object",
         "required": ["items", "revision", "nextCursor"],
-        "properties": {
-            "items": items,
-            "revision": { "type": "integer" },
-            "nextCursor": { "type": ["string", "null"] },
-        },
+        "properties": properties,
     })
 }
 
@@ -213,6 +217,7 @@ fn parameters() -> Value {
         "dryRun": query("dryRun", json!({"type": "boolean"}), "Only say what would be done."),
         "consistency": query("consistency", json!({"enum": ["linearizable", "local"]}), "`local` reads this replica at once."),
         "atRevision": query("atRevision", json!({"type": "integer"}), "Wait until the replica has this revision."),
+        "at": query("at", json!({"type": "string"}), "The state as it was: at a revision, or at an RFC 3339 time by the cluster's clock."),
         "limit": query("limit", json!({"type": "integer", "minimum": 1, "maximum": envelope::LIMIT_MAX, "default": envelope::LIMIT_DEFAULT}), "Records at most."),
         "cursor": query("cursor", json!({"type": "string"}), "The `nextCursor` of the part before."),
         "filter": query("filter", json!({"type": "string", "maxLength": lists::FILTER_CHARS_MAX}), "Only the records that match: `status.phase = ready and not name in (a, b)`."),

@@ -7,6 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use palisade_api::ServerModule;
+use palisade_audit::AuditModule;
 use palisade_capacity::CapacityModule;
 use palisade_commands::CommandsModule;
 use palisade_contract::{Module, Registry, Result};
@@ -72,6 +73,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
         Arc::new(CapacityModule),
         iam.clone(),
         commands.clone(),
+        Arc::new(AuditModule),
         Arc::new(WorkloadsModule),
     ];
     modules.extend(more);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use futures::future::{BoxFuture, ready};
 use palisade_contract::{Context, Finding, Module, Reconciler, Result, module::Extension};
-use palisade_state::View;
+use palisade_state::{View, past::Kept};
 
 pub use nodes::NodeWatch;
 pub use placer::Placer;
@@ -43,6 +43,10 @@ impl Module for CapacityModule {
 
     fn tables(&self) -> Vec<&'static str> {
         vec![books::DEMANDS.name(), books::BOOKS.name()]
+    }
+
+    fn kept(&self) -> Vec<Kept> {
+        vec![books::DEMANDS.kept(), books::BOOKS.kept()]
     }
 
     fn extensions(&self) -> Vec<Extension> {

@@ -30,7 +30,7 @@ use palisade_contract::{
     node::{HostFacts, Node, NodeSession},
     ports::{JoinRequest, Nodes},
 };
-use palisade_state::{Tx, View};
+use palisade_state::{Tx, View, past::Kept};
 
 pub use identity::ProductUuid;
 pub use join_token_methods::{CreateToken, ListTokens, RevokeToken, TokenRecord};
@@ -79,6 +79,10 @@ impl Module for Inventory {
 
     fn tables(&self) -> Vec<&'static str> {
         vec![records::NODES.name(), records::JOIN_TOKENS.name()]
+    }
+
+    fn kept(&self) -> Vec<Kept> {
+        vec![records::NODES.kept()]
     }
 
     fn methods(&self) -> Vec<Method> {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use futures::future::BoxFuture;
 use palisade_contract::{
     Check, Code, Error, Method, MethodContext, NodeId, Resource, Result, Verb, Watched,
+    changes::{Changes, Subject},
     method::Records,
     node::{HostFacts, Node, NodePhase},
     ports::NodeCapacity,
@@ -124,11 +126,19 @@ pub(crate) fn methods() -> Vec<Method> {
         Method::listing("nodes", "list", "compute:nodes:read", list)
             .summary("Lists the nodes.")
             .rest(Verb::Get, "/nodes")
+            .past()
             .watched(Watched::Records)
             .on(one),
         Method::query("nodes", "get", "compute:nodes:read", get)
             .summary("Shows a node.")
             .rest(Verb::Get, "/nodes/{node}")
+            .past()
+            .on(one),
+        Method::read("nodes", "history", "compute:nodes:read", history)
+            .summary(
+                "What became of a node: each change, when, what differs, and who asked for it.",
+            )
+            .rest(Verb::Get, "/nodes/{node}/history")
             .on(one),
         Method::mutation("nodes", "cordon", "compute:nodes:write", |cx, tx, input: OneNode| {
             set_schedulable(cx, tx, &input, false)
@@ -151,6 +161,16 @@ pub(crate) fn methods() -> Vec<Method> {
             .destructive()
             .on(one),
     ]
+}
+
+fn history(cx: MethodContext, _: View, input: OneNode) -> BoxFuture<'static, Result<Changes>> {
+    let subject = Subject::<NodeRow> {
+        kind: "node",
+        id: |row| row.node.id.key(),
+        name: |row| row.node.name.clone(),
+        tenant: |row| row.node.tenant.clone(),
+    };
+    Box::pin(async move { subject.changes(&cx, &NODES, &input.node, input.tenant).await })
 }
 
 fn list<'a>(

@@ -28,7 +28,7 @@ use palisade_contract::{
     node::Node,
     node_spec::{NodeSpecPart, invalidate},
 };
-use palisade_state::{Tx, View};
+use palisade_state::{Tx, View, past::Kept};
 
 pub use methods::{Applied, Change, Plan, Start};
 pub use shown::{ExitRecord, InstanceCondition, InstanceRecord, WorkloadRecord};
@@ -59,6 +59,11 @@ impl Module for WorkloadsModule {
     fn tables(&self) -> Vec<&'static str> {
         use records::{ANNOUNCED, INSTANCES, VERSIONS, WORKLOADS};
         vec![WORKLOADS.name(), VERSIONS.name(), INSTANCES.name(), ANNOUNCED.name()]
+    }
+
+    fn kept(&self) -> Vec<Kept> {
+        use records::{INSTANCES, VERSIONS, WORKLOADS};
+        vec![WORKLOADS.kept(), VERSIONS.kept(), INSTANCES.kept()]
     }
 
     fn methods(&self) -> Vec<Method> {

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use palisade_state::{audit::AuditRecord, outbox::Event};
+use palisade_state::{Clock, audit::AuditRecord, outbox::Event};
 
 use super::{
     gaps,
@@ -69,14 +69,39 @@ pub(super) struct Range {
     /// The first and the last log entry.
     pub(super) first: u64,
     pub(super) last: u64,
-    /// The wall clock at its end.
-    pub(super) at_ms: u64,
+    /// The cluster's clock after each entry that may have changed rows, and at the end.
+    pub(super) moments: Vec<Moment>,
     pub(super) versions: Vec<Ended>,
+}
+
+/// What the cluster's clock was at a revision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// The last log entry that was applied by then, as far as it changed rows.
+    pub revision: u64,
+    /// The clock.
+    pub clock: Clock,
+}
+
+impl Moment {
+    /// Its row: under the wall clock, the revision and the logical time.
+    fn row(&self) -> (Vec<u8>, Option<Vec<u8>>) {
+        let value = [self.revision.to_be_bytes(), self.clock.now_ms.to_be_bytes()].concat();
+        (Numbered::Time.key(self.clock.wall_ms), Some(value))
+    }
+
+    /// From its row; `None` for one of a release that kept no logical time.
+    pub(super) fn read(key: &[u8], value: &[u8]) -> Option<Self> {
+        let (revision, now_ms) = value.split_at_checked(8)?;
+        let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_be_bytes);
+        let clock = Clock { now_ms: number(now_ms)?, wall_ms: keys::number_of(key)? };
+        Some(Self { revision: number(revision)?, clock })
+    }
 }
 
 impl Range {
     pub(super) fn bytes(&self) -> usize {
-        self.versions.iter().map(Ended::bytes).sum()
+        self.versions.iter().map(Ended::bytes).sum::<usize>() + 32 * self.moments.len()
     }
 }
 
@@ -182,14 +207,14 @@ fn add_range(progress: &mut Progress, range: &Range, changes: &mut Changes) {
         progress.sheet_last += 1;
         let sheet = Sheet {
             through: sheet.last().map_or(range.last, |last| last.ended_rev),
-            ended_ms: sheet.last().map_or(range.at_ms, |last| last.ended_ms),
+            ended_ms: sheet.last().map_or(0, |last| last.ended_ms),
             versions: keys,
         };
         changes.push((Numbered::Sheet.key(progress.sheet_last), Some(seal(&sheet))));
     }
     progress.through = range.last;
-    let time = (Numbered::Time.key(range.at_ms), Some(range.last.to_be_bytes().to_vec()));
-    changes.push(time);
+    // In order: of several at one time the last one stays.
+    changes.extend(range.moments.iter().map(Moment::row));
 }
 
 impl Book {

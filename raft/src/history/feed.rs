@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use palisade_state::View;
+use palisade_state::{Clock, View};
 use tokio::sync::Notify;
 
 use crate::types::Payload;
@@ -20,7 +20,8 @@ use crate::types::Payload;
 /// One log entry that was applied.
 pub(crate) struct Applied {
     pub(crate) index: u64,
-    pub(crate) term: u64,
+    /// The cluster's clock after it.
+    pub(crate) clock: Clock,
     pub(crate) payload: Payload,
     /// For each of its commands, whether it was applied now.
     pub(crate) applied: Vec<bool>,

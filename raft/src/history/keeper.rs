@@ -186,7 +186,7 @@ impl Keeper {
                     && last.bytes() + bytes <= RANGE_BYTES =>
             {
                 last.last = range.last;
-                last.at_ms = last.at_ms.max(range.at_ms);
+                last.moments.extend(range.moments);
                 last.versions.extend(range.versions);
             }
             _ => self.staged.push_back(range),

@@ -9,6 +9,7 @@
 //! Invariants `HIST-1` and `HIST-2` are kept in `sled_shelf.rs`, `HIST-3` to `HIST-5` in `book.rs`, `HIST-6` in
 //! `feed.rs`.
 
+mod asking;
 mod book;
 mod feed;
 mod gaps;
@@ -37,7 +38,8 @@ use tokio::sync::{Notify, oneshot};
 
 pub(crate) use self::feed::{Applied, Batch, Feed, Feeder};
 pub use self::{
-    book::Retention,
+    asking::{Lives, Then, Wanted},
+    book::{Moment, Retention},
     reading::{OldRow, Page, Past, RangeOf, Versions},
     rows::{Gap, Part},
 };
@@ -84,6 +86,9 @@ pub enum HistoryError {
     /// What was found is damaged; the store is set aside and begun anew.
     #[error("this replica's history is damaged: {0}; ask another replica")]
     Damaged(String),
+    /// This replica keeps no versions of records.
+    #[error("this replica keeps no versions of records: `versionsDays` in its replica.toml is 0")]
+    NoVersions,
     /// It reaches only so far back.
     #[error("revision {revision} is too old: this replica's history begins at revision {from}")]
     TooOld {
@@ -104,6 +109,18 @@ pub enum HistoryError {
         from: u64,
         /// The last one.
         to: u64,
+    },
+    /// It does not reach that far back.
+    #[error("what was then is not known here: it was before this replica's history begins")]
+    TooEarly {
+        /// The first moment that it knows, Unix milliseconds.
+        from_ms: Option<u64>,
+    },
+    /// That time is not over: what happens in it is not all known.
+    #[error("that is still to come, by the cluster's clock")]
+    NotYet {
+        /// The cluster's clock, Unix milliseconds.
+        now_ms: u64,
     },
     /// That is still to come.
     #[error("revision {revision} is not reached yet; this replica is at {current}")]
@@ -194,6 +211,8 @@ pub struct History {
     published: Arc<Published>,
     rt: Rt,
     disk: Disk,
+    /// Whether versions are kept at all.
+    keeps_versions: bool,
 }
 
 /// The writer, where it has a thread.
@@ -258,7 +277,8 @@ pub(crate) fn start(options: StartHistory) -> (History, Option<Running>) {
         rt.spawn("history", Box::pin(keeper.run_in_place()));
         None
     };
-    (History { shared, feed, published, rt, disk }, running)
+    let keeps_versions = !sizes.retention.versions.is_zero();
+    (History { shared, feed, published, rt, disk, keeps_versions }, running)
 }
 
 impl History {
@@ -386,6 +406,9 @@ impl History {
         if revision > current {
             return Err(HistoryError::NotReached { revision, current });
         }
+        if !self.keeps_versions {
+            return Err(HistoryError::NoVersions);
+        }
         let until = self.rt.now() + CATCH_UP;
         loop {
             match self.reader()?.unknown_at(revision, &view) {
@@ -403,14 +426,6 @@ impl History {
                 Some(Unknown::Behind) => self.rt.sleep(PAUSE).await,
             }
         }
-    }
-
-    /// The revision that was current at a time, Unix milliseconds, if history reaches that far.
-    ///
-    /// # Errors
-    /// See [`HistoryError`].
-    pub async fn revision_at(&self, at_ms: u64) -> Result<Option<u64>, HistoryError> {
-        self.read(move |reader| reader.revision_at(at_ms)).await
     }
 
     /// Waits until more is durable.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use palisade_state::{Record, Stamp, View, audit::AuditRecord, outbox::Event};
 
 use super::{
-    book::read_audit,
+    book::{Moment, read_audit},
     gaps,
     keys::{self, Numbered, Span},
     rows::{Gap, Part, Progress, StoredEvent, StoredVersion, open},
@@ -125,7 +125,7 @@ impl Reader {
         at
     }
 
-    fn gaps(&self, part: Part, from: u64, to: u64) -> Vec<Gap> {
+    pub(super) fn gaps(&self, part: Part, from: u64, to: u64) -> Vec<Gap> {
         gaps::within(&self.progress.gaps, part, from, to).copied().collect()
     }
 
@@ -258,22 +258,79 @@ impl Reader {
     /// The first reason why the state at `revision` is not known, seen from `view`.
     pub(super) fn unknown_at(&self, revision: u64, view: &View) -> Option<Unknown> {
         let Progress { versions_from, through, .. } = self.progress;
-        if revision < versions_from || through == 0 {
-            return Some(Unknown::TooOld { from: versions_from });
-        }
-        if through < view.revision() {
+        // Nothing is written yet: where it begins is not known either.
+        if through == 0 || (through < view.revision() && revision >= versions_from) {
             return Some(Unknown::Behind);
+        }
+        if revision < versions_from {
+            return Some(Unknown::TooOld { from: versions_from });
         }
         let gap = gaps::within(&self.progress.gaps, Part::Versions, revision + 1, view.revision());
         gap.copied().next().map(Unknown::Gap)
     }
 
-    /// The revision that was current at a time, if that is known.
-    pub(super) fn revision_at(&self, at_ms: u64) -> Shelved<Option<u64>> {
+    /// The versions of a table's rows that were there at `revision` and have ended since.
+    pub(super) fn ended(&self, table: &str, revision: u64) -> Shelved<Vec<OldRow>> {
+        let mut rows = vec![];
+        for pair in self.span(keys::versions_in(table, &[], None)) {
+            let (key, sealed) = pair?;
+            let (key, past) = Self::past(&key, &sealed)?;
+            if past.stamp.modified_rev <= revision && revision < past.ended_rev {
+                rows.push(OldRow { key, stamp: past.stamp, value: past.value });
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The versions of a table's rows that are wanted, by key and age.
+    pub(super) fn lives(
+        &self,
+        table: &str,
+        is_wanted: impl Fn(&[u8], &[u8]) -> bool,
+    ) -> Shelved<Vec<(Vec<u8>, Past)>> {
+        let mut found = vec![];
+        for pair in self.span(keys::versions_in(table, &[], None)) {
+            let (key, sealed) = pair?;
+            let (key, past) = Self::past(&key, &sealed)?;
+            if is_wanted(&key, &past.value) {
+                found.push((key, past));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The last moment that is noted at a time or before it.
+    pub(super) fn moment_at(&self, at_ms: u64) -> Shelved<Option<Moment>> {
         let (from, _) = Numbered::Time.all();
         let until = Numbered::Time.key(at_ms.saturating_add(1));
         let found = self.shelf.last(&from, &until)?;
-        Ok(found.and_then(|(_, value)| Some(u64::from_be_bytes(value.try_into().ok()?))))
+        Ok(found.and_then(|(key, value)| Moment::read(&key, &value)))
+    }
+
+    /// The time of the first moment that is noted.
+    pub(super) fn first_ms(&self) -> Shelved<Option<u64>> {
+        let (from, to) = Numbered::Time.all();
+        let found = self.shelf.scan(&from, &to, 1)?;
+        Ok(found.first().and_then(|(key, _)| keys::number_of(key)))
+    }
+
+    /// The first moment at which `revision` was there: times and revisions rise together.
+    pub(super) fn moment_of(&self, revision: u64) -> Shelved<Option<Moment>> {
+        let last = self.moment_at(u64::MAX - 1)?.filter(|last| last.revision >= revision);
+        let (Some(mut found), Some(mut low)) = (last, self.first_ms()?) else { return Ok(None) };
+        let mut high = found.clock.wall_ms;
+        // Everything below `low` is before `revision`, and `found` is not and begins at `high`.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.moment_at(middle)? {
+                Some(moment) if moment.revision >= revision => {
+                    high = moment.clock.wall_ms;
+                    found = moment;
+                }
+                _ => low = middle + 1,
+            }
+        }
+        Ok(Some(found))
     }
 }
 

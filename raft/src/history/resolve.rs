@@ -8,7 +8,7 @@ use palisade_state::{
 };
 
 use super::{
-    book::{Ended, Range},
+    book::{Ended, Moment, Range},
     feed::Batch,
 };
 
@@ -58,8 +58,8 @@ fn write(
 
 /// The versions that ended in a batch.
 pub(super) fn resolve(mut batch: Batch) -> Range {
-    let at_ms = batch.before.clock().wall_ms;
-    let mut out = Range { first: batch.first, last: batch.last, at_ms, versions: vec![] };
+    let mut at = batch.before.clock();
+    let mut out = Range { first: batch.first, last: batch.last, ..Range::default() };
     let mut written = Written::new();
     for entry in std::mem::take(&mut batch.entries) {
         let Ok(decoded) = entry.payload.decode() else {
@@ -67,16 +67,17 @@ pub(super) fn resolve(mut batch: Batch) -> Range {
             tracing::error!(index = entry.index, "an applied entry cannot be read for history");
             continue;
         };
-        if decoded.proposer_term == entry.term {
-            out.at_ms = out.at_ms.max(decoded.wall_ms);
-        }
+        at = entry.clock;
+        out.moments.push(Moment { revision: entry.index, clock: at });
         for (command, applied) in decoded.commands.into_iter().zip(entry.applied) {
             if let (Some(Kind::Txn(txn)), true) = (command.kind, applied) {
                 for row in txn.writes {
-                    write(row, entry.index, out.at_ms, &batch, &mut written, &mut out);
+                    write(row, entry.index, at.wall_ms, &batch, &mut written, &mut out);
                 }
             }
         }
     }
+    // Entries behind the last one that changed rows are as good as it.
+    out.moments.push(Moment { revision: batch.last, clock: at });
     out
 }

@@ -69,6 +69,7 @@ fn workloads(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
         };
         all.insert(name, of("workload", &names, &json!({})));
     }
+    all.insert("workloads.history", of("workload", &names, &json!({})));
     all.insert("workloads.scale", of("workload", &names, &json!({"count": 7})));
     let task = json!({"command": ["/bin/true"]});
     let mut apply = of("workload", &["ledger"], &json!({"name": "ledger", "task": task}));
@@ -81,6 +82,7 @@ fn workloads(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
 
     let first = &victim.instances[0];
     let names = [first["id"].as_str().unwrap(), first["name"].as_str().unwrap()];
+    all.insert("instances.history", of("instance", &names, &json!({})));
     all.insert("instances.get", of("instance", &names, &json!({})));
     all.insert("instances.signal", of("instance", &names, &json!({"signal": "HUP"})));
     all.insert("instances.logs", of("instance", &names, &json!({"tail": 5})));
@@ -96,7 +98,7 @@ fn workloads(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
 
 fn nodes(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
     let names = ["vault-1", victim.node.as_str(), "shared-1"];
-    for name in ["nodes.get", "nodes.cordon", "nodes.uncordon"] {
+    for name in ["nodes.get", "nodes.history", "nodes.cordon", "nodes.uncordon"] {
         all.insert(name, of("node", &names, &json!({})));
     }
     all.insert("nodes.ping", of("node", &names, &json!({})));
@@ -187,7 +189,10 @@ pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
     };
     all.insert("events.list", numbered());
     all.insert("audit.list", numbered());
-    all.insert("audit.verify", refused([json!({})]));
+    for name in ["audit.verify", "audit.key", "audit.checkpoints"] {
+        all.insert(name, refused([json!({})]));
+    }
+    all.insert("audit.export", refused([json!({}), json!({"from": 1, "to": 1})]));
     let token = json!({"secretSha256": NO_SECRET, "name": "mine", "roles": ["operator"]});
     let of_tenant = |tenant: &str| {
         let mut token = token.clone();

@@ -9,8 +9,10 @@ use palisade_api::{
     envelope::{CallOptions, Caller, Reply},
     pki::{Authority, Identity},
 };
+use palisade_audit::key::ClusterSeal;
 use palisade_contract::{
     CommandRequest, Context, NodeId, Principal, ReconcileContext, Registry, Result, SessionId,
+    When,
     life::Running,
     module::Run,
     node::{HostFacts, NodeSession},
@@ -28,7 +30,10 @@ use palisade_state::{
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::super::{Builder, Settings};
+use super::{
+    super::{Builder, Settings},
+    past::Still,
+};
 
 pub const VICTIM: &str = "victim-corp";
 pub const INTRUDER: &str = "intruder";
@@ -80,6 +85,9 @@ impl World {
         let Assembled { registry, server } = Builder::new().assemble(settings).unwrap();
         let (store, rt) = (Arc::new(MemoryStore::default()), StepRuntime::new(7));
         let cx = Context::new(rt.clone(), store.clone()).with_tables(&registry);
+        cx.ports.history.fill(Arc::new(Still(store.clone()))).unwrap();
+        let seal = ClusterSeal::derive(b"canary-of-the-ca", "memory").unwrap();
+        cx.ports.seal.fill(Arc::new(seal)).unwrap();
         let running = block_on(Running::start(&registry, &cx)).unwrap();
         block_on(migrate::run(&cx, &registry)).unwrap();
         let authority = Arc::new(Authority::create("memory", rt.wall_ms()).unwrap());
@@ -115,7 +123,22 @@ impl World {
 
     /// Calls a method through the envelope.
     pub fn call(&self, caller: &Caller, method: &str, input: &Value, dry_run: bool) -> Answered {
-        let options = CallOptions { dry_run, ..CallOptions::default() };
+        self.call_with(caller, method, input, CallOptions { dry_run, ..CallOptions::default() })
+    }
+
+    /// The same of the state as it was.
+    pub fn call_past(&self, caller: &Caller, method: &str, input: &Value) -> Answered {
+        let at = Some(When::Revision(self.view().revision()));
+        self.call_with(caller, method, input, CallOptions { at, ..CallOptions::default() })
+    }
+
+    fn call_with(
+        &self,
+        caller: &Caller,
+        method: &str,
+        input: &Value,
+        options: CallOptions,
+    ) -> Answered {
         let called = self.api.envelope().call(method, input.clone(), caller.clone(), options);
         match block_on(called)?.reply {
             Reply::Json(value) => Ok(value),

@@ -11,6 +11,8 @@ use std::{
     sync::Arc,
 };
 
+use palisade_state::past::Kept;
+
 use self::{
     checks::{Taken, area_of},
     words::is_slug,
@@ -98,6 +100,12 @@ impl Registry {
     #[must_use]
     pub fn status_handlers(&self) -> Vec<StatusHandler> {
         self.modules.iter().flat_map(|module| module.status_handlers()).collect()
+    }
+
+    /// The tables that can be read as they were, in order.
+    #[must_use]
+    pub fn kept(&self) -> Vec<Kept> {
+        self.modules.iter().flat_map(|module| module.kept()).collect()
     }
 
     /// All actions, in order.

@@ -11,13 +11,16 @@ use palisade_contract::{Code, Error, Handler, Method, MethodContext, Problem, Re
 use palisade_state::command::Idempotency;
 use serde_json::Value;
 
-use super::{Answer, Call, CallOptions, Envelope, Reply};
+use super::{Answer, Call, CallOptions, Envelope, Reply, past};
 use crate::propose::{Once, WRITE_BUDGET, commit_once, known};
 
 type Run = dyn Fn(MethodContext, Value) -> BoxFuture<'static, Result<Value>> + Send + Sync;
 
 /// Refuses a condition that nobody would look at.
 pub(super) fn check_conditions(method: &Method, options: &CallOptions) -> Result<()> {
+    if options.at.is_some() {
+        past::check(method)?;
+    }
     if options.if_match.is_none() || !matches!(method.handler, Handler::Action(_)) {
         return Ok(());
     }

@@ -14,18 +14,21 @@
 
 mod action;
 mod page;
+mod past;
+mod record;
 mod route;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use palisade_contract::{
     Code, Context, Error, Handler, MethodContext, MethodKind, Principal, Registry, Resource,
-    Result, id, method::ByteStream, ports::Credential,
+    Result, When, id, method::ByteStream, ports::Credential,
 };
 use palisade_state::{
     StoreError, Tx, View,
     command::{AuditDraft, Idempotency},
     commit::Committed,
+    past::Kept,
     port::timeout,
 };
 use serde_json::Value;
@@ -87,6 +90,8 @@ pub struct CallOptions {
     pub consistency: Consistency,
     /// Which part of a list.
     pub page: Page,
+    /// The moment whose state is read; absent: the present.
+    pub at: Option<When>,
 }
 
 /// What is answered.
@@ -126,6 +131,8 @@ pub struct Envelope {
     routes: BTreeMap<String, Arc<Route>>,
     metrics: Metrics,
     rates: Arc<Rates>,
+    /// The tables that can be read as they were.
+    kept: Vec<Kept>,
 }
 
 impl Envelope {
@@ -150,7 +157,7 @@ impl Envelope {
             }
         }
         let rates = Rates::new(context.rt.clone(), limits, metrics.clone());
-        Ok(Self { context, routes, metrics, rates })
+        Ok(Self { context, routes, metrics, rates, kept: registry.kept() })
     }
 
     /// How often somebody may ask.
@@ -294,8 +301,16 @@ impl Envelope {
         }
         let cx = call.method_context(&self.context);
         match &method.handler {
-            Handler::Query(run) => {
+            Handler::Read(run) => {
                 let (view, page) = (&call.view, &call.options.page);
+                let value = run(cx.clone(), view.clone(), input.clone()).await?;
+                if method.list {
+                    return page::list(route, &cx, view, input, page, |_| Ok(value));
+                }
+                page::record(value, view, page)
+            }
+            Handler::Query(run) => {
+                let (view, page) = (&self.view_of(&call).await?, &call.options.page);
                 if method.list {
                     return page::list(route, &cx, view, input, page, |input| {
                         run(&cx, view, input)
@@ -354,53 +369,6 @@ impl Envelope {
         })
         .await?;
         answered(committed)
-    }
-
-    /// `ENV-2`. The refusal is answered even when it cannot be recorded.
-    async fn audit_refusal(&self, call: &Call<'_>, refused: &Error) {
-        let transient = matches!(
-            refused.code,
-            Code::NoQuorum | Code::Unavailable | Code::NoSpace | Code::RateLimited
-        );
-        if !call.is_recorded() || transient {
-            return;
-        }
-        if let Err(error) = self.record(call.audit(refused.code.as_str()), call.deadline).await {
-            let request_id = &call.options.request_id;
-            tracing::warn!(%request_id, %error, "a refused mutation could not be audited");
-        }
-    }
-
-    /// Records a read. On a full disk there is no room for its record, and a backup is wanted most: it is in this
-    /// replica's log then.
-    async fn record_read(&self, call: &Call<'_>) -> Result<()> {
-        match self.record(call.audit("ok"), call.deadline).await {
-            Err(error) if error.code == Code::NoSpace => {
-                let (actor, method) = (&call.principal.name, &call.route.id);
-                let request_id = &call.options.request_id;
-                tracing::warn!(%request_id, %actor, %method, %error, "a read could not be audited");
-                Ok(())
-            }
-            other => other,
-        }
-    }
-
-    /// Appends one record to the audit chain, with nothing else in its transaction.
-    async fn record(&self, draft: AuditDraft, deadline: Duration) -> Result<()> {
-        let once = Once {
-            may_be_known: false,
-            key: Idempotency {
-                scope: "audit".to_owned(),
-                key: id::mint(&*self.context.rt, "once"),
-                request_hash: vec![],
-            },
-        };
-        commit_once(&self.context, self.context.store.view(), once, deadline, |tx| {
-            tx.audit(draft.clone());
-            Ok(())
-        })
-        .await?;
-        Ok(())
     }
 }
 

@@ -173,13 +173,13 @@ impl Module for ServerModule {
         methods.extend(members::methods(&self.attached));
         methods.extend(self.system_methods());
         methods.extend([
-            Method::query("events", "list", EVENTS_READ, events)
+            Method::read("events", "list", EVENTS_READ, events)
                 .summary("Events in commit order.")
                 .rest(Verb::Get, "/events")
                 .list()
                 .watched(Watched::Numbered(View::last_event))
                 .on(of_tenant("event")),
-            Method::query("audit", "list", AUDIT_READ, audit)
+            Method::read("audit", "list", AUDIT_READ, audit)
                 .summary("Records of the audit chain in order.")
                 .rest(Verb::Get, "/audit")
                 .list()

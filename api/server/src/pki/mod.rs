@@ -218,6 +218,12 @@ impl Authority {
         self.key.serialize_pem()
     }
 
+    /// The same in DER, as it was read. Secret.
+    #[must_use]
+    pub fn key_der(&self) -> Vec<u8> {
+        self.key.serialize_der()
+    }
+
     /// Its pin, `sha256/<base64>`.
     #[must_use]
     pub fn pin(&self) -> String {

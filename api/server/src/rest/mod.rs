@@ -232,6 +232,7 @@ impl Rest {
             if_match: request::if_match(headers)?,
             consistency: query.consistency,
             page: query.page.clone(),
+            at: query.at,
         };
         let input = self.input(incoming, &route, parameters, query, body).await?;
         let answer = self.envelope.run(&route, input, who, options).await?;

@@ -1,7 +1,7 @@
 //! What a request says beside its body: its id, its credentials, its query and conditions.
 
 use http::{HeaderMap, HeaderName, header};
-use palisade_contract::{Code, Error, Problem, Problems, Result, ports::Credential};
+use palisade_contract::{Code, Error, Problem, Problems, Result, When, ports::Credential};
 
 use crate::{
     envelope::{Consistency, Page},
@@ -69,6 +69,8 @@ pub(crate) struct Query {
     pub(crate) watch: bool,
     /// The id of the last event that a watcher has seen.
     pub(crate) last_event_id: Option<String>,
+    /// The moment whose state is read.
+    pub(crate) at: Option<When>,
     pub(crate) fields: Vec<(String, String)>,
 }
 
@@ -162,6 +164,10 @@ fn read_parameter(query: &mut Query, name: String, value: String, problems: &mut
                 problems.add(format!("/{name}"), "give it once");
             }
         }
+        "at" => match value.parse() {
+            Ok(when) => query.at = Some(when),
+            Err(why) => problems.add("/at", why),
+        },
         _ => query.fields.push((name, value)),
     }
 }
@@ -323,6 +329,9 @@ mod tests {
         assert_eq!(query.page.limit, Some(5));
         assert_eq!(query.fields, [("workload".to_owned(), "web".to_owned())]);
         assert!(super::query(Some("limit=x&dryRun=maybe")).unwrap_err().problems.len() == 2);
+        let at = super::query(Some("at=7")).unwrap();
+        assert_eq!((at.at, at.fields.len()), (Some(When::Revision(7)), 0));
+        assert_eq!(super::query(Some("at=noon")).unwrap_err().problems[0].pointer, "/at");
         // Whichever was last was once the one that counted.
         for both in ["consistency=local&atRevision=7", "atRevision=7&consistency=local"] {
             let refused = super::query(Some(both)).unwrap_err();

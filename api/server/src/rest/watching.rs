@@ -55,6 +55,9 @@ impl Rest {
         if query.dry_run {
             return Err(refused("dryRun", "a watch changes nothing: leave it out"));
         }
+        if query.at.is_some() {
+            return Err(refused("at", "a watch goes on from the present: leave it out"));
+        }
         let consistency = query.consistency;
         let filter = query.page.filter.clone();
         let input = self.input(incoming, &route, parameters, query, body).await?;

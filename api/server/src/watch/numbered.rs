@@ -4,7 +4,7 @@ use futures::{
     StreamExt,
     stream::{self, BoxStream},
 };
-use palisade_contract::{Code, Error, Handler, Result};
+use palisade_contract::{Code, Error, Handler, Problem, Result};
 use palisade_state::{View, Watch, WatchEvent, cursor::Cursor};
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ async fn next(mut state: State) -> Option<(Batch, State)> {
         let waiting = std::iter::from_fn(|| state.changes.try_next()).count();
         let view = state.watcher.context.store.view();
         if std::mem::take(&mut state.due) || waiting > 0 {
-            batch = state.read(&view).unwrap_or_else(|error| vec![end(error)]);
+            batch = state.read(&view).await.unwrap_or_else(|error| vec![end(error)]);
         }
         if batch.is_empty() {
             let changed = async {
@@ -78,22 +78,26 @@ async fn next(mut state: State) -> Option<(Batch, State)> {
     }
 }
 
-/// Whether it is the cursor that is refused: what is behind it has left memory, or belongs to another cluster.
+/// Whether it is the cursor that is refused: what is behind it is not known here any more, or belongs to another cluster.
 fn is_about_the_cursor(error: &Error) -> bool {
-    error.code == Code::InvalidInput
-        && error.problems.iter().all(|problem| problem.pointer == "/cursor")
+    let is_one = |problem: &Problem| problem.pointer == "/cursor";
+    match error.code {
+        Code::InvalidInput => error.problems.iter().all(is_one),
+        Code::Unavailable => error.problems.first().is_some_and(is_one),
+        _ => false,
+    }
 }
 
 impl State {
     /// What is new, with a mark behind it.
-    fn read(&mut self, view: &View) -> Result<Batch> {
+    async fn read(&mut self, view: &View) -> Result<Batch> {
         let is_first = self.cursor.is_none();
         let mut batch = vec![];
-        let page = match self.page(view) {
+        let page = match self.page(view).await {
             Err(refused) if !is_first && is_about_the_cursor(&refused) => {
                 batch.push(Told::Reset);
                 (self.cursor, self.told) = (None, 0);
-                self.page(view)?
+                self.page(view).await?
             }
             page => page?,
         };
@@ -128,10 +132,8 @@ impl State {
         Ok(batch)
     }
 
-    fn page(&self, view: &View) -> Result<Value> {
-        let Handler::Query(run) = &self.watcher.route.method.handler else {
-            return Err(Error::internal("what is watched is no query"));
-        };
+    async fn page(&self, view: &View) -> Result<Value> {
+        let handler = &self.watcher.route.method.handler;
         let mut input = self.watcher.input.clone();
         if let Some(fields) = input.as_object_mut() {
             match &self.cursor {
@@ -143,6 +145,11 @@ impl State {
                 None => drop(fields.remove("cursor")),
             }
         }
-        run(&self.watcher.method_context(), view, input)
+        let cx = self.watcher.method_context();
+        match handler {
+            Handler::Query(run) => run(&cx, view, input),
+            Handler::Read(run) => run(cx, view.clone(), input).await,
+            _ => Err(Error::internal("what is watched is no query")),
+        }
     }
 }

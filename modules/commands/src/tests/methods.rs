@@ -17,7 +17,7 @@ pub(super) fn call(world: &World, name: &str, input: Value) -> Result<Value> {
     match method.handler {
         Handler::Query(run) => run(&cx, &world.bench.view(), input),
         Handler::Mutation(run) => world.commit(|tx| run(&cx, tx, input.clone())),
-        Handler::Stream(_) | Handler::Action(_) => unreachable!(),
+        Handler::Read(_) | Handler::Stream(_) | Handler::Action(_) => unreachable!(),
     }
 }
 

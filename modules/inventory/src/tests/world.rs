@@ -132,7 +132,7 @@ impl World {
         match method.handler {
             Handler::Query(run) => run(&cx, &self.view(), input),
             Handler::Mutation(run) => self.commit(|tx| run(&cx, tx, input.clone())),
-            Handler::Stream(_) | Handler::Action(_) => unreachable!(),
+            Handler::Read(_) | Handler::Stream(_) | Handler::Action(_) => unreachable!(),
         }
     }
 

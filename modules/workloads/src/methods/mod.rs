@@ -3,6 +3,7 @@
 mod apply;
 mod change;
 mod instances;
+mod past;
 mod plan;
 mod read;
 mod signal;
@@ -153,11 +154,17 @@ pub fn all() -> Vec<Method> {
         Method::listing("workloads", "list", "compute:workloads:read", read::list)
             .summary("Lists the workloads.")
             .rest(Verb::Get, "/workloads")
+            .past()
             .watched(Watched::Records)
             .on(workload),
         Method::query("workloads", "get", "compute:workloads:read", read::get)
             .summary("Shows a workload.")
             .rest(Verb::Get, "/workloads/{workload}")
+            .past()
+            .on(workload),
+        Method::read("workloads", "history", "compute:workloads:read", past::workload)
+            .summary("What became of a workload: each change, when, what differs, and who asked for it.")
+            .rest(Verb::Get, "/workloads/{workload}/history")
             .on(workload),
         Method::mutation("workloads", "scale", "compute:workloads:scale", change::scale)
             .summary("Changes how many instances a workload has.")
@@ -183,11 +190,17 @@ pub fn all() -> Vec<Method> {
         Method::listing("instances", "list", "compute:instances:read", instances::list)
             .summary("Lists the instances, of all workloads or of one.")
             .rest(Verb::Get, "/instances")
+            .past()
             .watched(Watched::Records)
             .on(resource("instance")),
         Method::query("instances", "get", "compute:instances:read", instances::get)
             .summary("Shows an instance.")
             .rest(Verb::Get, "/instances/{instance}")
+            .past()
+            .on(resource("instance")),
+        Method::read("instances", "history", "compute:instances:read", past::instance)
+            .summary("What became of an instance: each change, when, what differs, and who asked for it.")
+            .rest(Verb::Get, "/instances/{instance}/history")
             .on(resource("instance")),
         Method::stream("instances", "logs", "compute:instances:logs", instances::logs)
             .summary("Shows what an instance has written, and goes on with it.")

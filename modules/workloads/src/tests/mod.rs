@@ -110,7 +110,7 @@ impl World {
                 }
                 Ok(answer)
             }
-            Handler::Stream(_) | Handler::Action(_) => {
+            Handler::Read(_) | Handler::Stream(_) | Handler::Action(_) => {
                 Err(Error::internal("streams are tested elsewhere"))
             }
         }

@@ -78,7 +78,8 @@ impl World {
             let outcomes = self.machine.apply(at, entry).unwrap();
             let was = |outcome: &Outcome| matches!(outcome.verdict, Some(Verdict::Applied(_)));
             let applied = outcomes.iter().map(was).collect();
-            told.push(Applied { index: self.index, term: 1, payload, applied, writes: 1 });
+            let clock = self.machine.clock();
+            told.push(Applied { index: self.index, clock, payload, applied, writes: 1 });
         }
         self.machine.publish();
         let batch = || Batch { before: before.clone(), first, last: self.index, entries: told };
@@ -93,7 +94,7 @@ impl World {
                     .iter()
                     .map(|entry| Applied {
                         index: entry.index,
-                        term: entry.term,
+                        clock: entry.clock,
                         payload: entry.payload.clone(),
                         applied: entry.applied.clone(),
                         writes: entry.writes,

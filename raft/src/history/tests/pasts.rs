@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use palisade_state::View;
 use proptest::prelude::*;
 
-use super::{World, delete, empty, put, write};
+use super::{World, delete, empty, put, told, write};
 use crate::history::{
     book::{More, Range},
     reading::{RangeOf, Reader, Unknown},
@@ -107,8 +107,47 @@ fn a_batch_of_many_entries_keeps_each_version_between() {
         versions.iter().map(|past| (past.stamp.modified_rev, past.ended_rev)).collect();
     assert_eq!(lives, [(1, 2), (2, 3), (3, 4), (4, 5)]);
     assert_eq!(versions.iter().map(|past| past.stamp.version).collect::<Vec<_>>(), [1, 2, 3, 4]);
-    assert_eq!(reader.revision_at(world.wall_ms).unwrap(), Some(5));
-    assert_eq!(reader.revision_at(1).unwrap(), None);
+    let at = |ms| reader.moment_at(ms).unwrap().map(|moment| moment.revision);
+    for entry in 1..=5 {
+        let ms = world.wall_ms - 1000 * (5 - entry);
+        assert_eq!((at(ms - 1), at(ms)), ((entry > 1).then(|| entry - 1), Some(entry)));
+        let moment = reader.moment_of(entry).unwrap().unwrap();
+        assert_eq!((moment.revision, moment.clock.wall_ms), (entry, ms));
+    }
+    assert_eq!(at(1), None);
+    assert_eq!(reader.moment_of(6).unwrap(), None);
+}
+
+proptest! {
+    #[test]
+    fn a_moment_is_the_last_entry_at_a_time_or_before_it(
+        entries in prop::collection::vec((0..4_u64, prop::bool::weighted(0.3), prop::bool::ANY), 1..60),
+    ) {
+        let mut world = World::new();
+        let mut book = empty();
+        let (mut was, mut ranges) = (vec![], vec![]);
+        for (wait, is_write, is_end) in entries {
+            world.wall_ms = world.wall_ms + wait - 1000;
+            let commands = if is_write { write(vec![put("t", "k", "v")]) } else { vec![told(1)] };
+            ranges.push(world.apply(vec![commands], true).unwrap());
+            was.push((world.wall_ms, world.view().applied().index));
+            if is_end {
+                let ranges = std::mem::take(&mut ranges);
+                book.append(&More { ranges, ..More::default() }).unwrap();
+            }
+        }
+        book.append(&More { ranges, ..More::default() }).unwrap();
+        let reader = Reader { shelf: book.shelf.clone(), progress: book.progress.clone() };
+        for ms in was[0].0 - 2..=world.wall_ms + 2 {
+            let expected = was.iter().rev().find(|(at, _)| *at <= ms).map(|(_, index)| *index);
+            let found = reader.moment_at(ms).unwrap().map(|moment| moment.revision);
+            prop_assert_eq!(found, expected, "at {}", ms);
+        }
+        for (at, index) in &was {
+            let moment = reader.moment_of(*index).unwrap().unwrap();
+            prop_assert_eq!(moment.clock.wall_ms, *at, "of {}", index);
+        }
+    }
 }
 
 #[test]
