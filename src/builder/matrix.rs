@@ -126,9 +126,18 @@ fn a_method_that_takes_a_tenant_is_about_that_tenant() {
     }
 }
 
-/// API tokens and principals are the cluster's, whomever they let in: a tenant makes none for itself.
+/// API tokens and principals are the cluster's, whomever they let in: a tenant makes none for itself. So is what a tenant is
+/// granted.
 fn is_of_the_cluster(method: &Method) -> bool {
-    ["apiTokens.create", "principals.create"].contains(&method.full_name().as_str())
+    let methods = [
+        "apiTokens.create",
+        "principals.create",
+        "tenants.update",
+        "tenants.suspend",
+        "tenants.resume",
+        "tenants.remove",
+    ];
+    methods.contains(&method.full_name().as_str())
 }
 
 #[test]

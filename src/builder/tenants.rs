@@ -2,6 +2,7 @@
 //! whoever is bound to one, for things of another.
 
 mod fixtures;
+mod lives;
 mod past;
 mod world;
 

@@ -24,8 +24,8 @@ pub(super) struct CanI {
 const SINGULAR: [&str; 6] = ["audit", "auth", "cluster", "system", "trust", "version"];
 
 /// Areas whose things are removed by whoever may write them.
-const WRITTEN: [&str; 6] =
-    ["api-tokens", "cluster", "join-tokens", "principals", "role-bindings", "roles"];
+const WRITTEN: [&str; 7] =
+    ["api-tokens", "cluster", "join-tokens", "principals", "role-bindings", "roles", "tenants"];
 
 /// What authorization calls the things that the command line calls otherwise.
 fn area(kind: &str) -> String {
@@ -48,7 +48,8 @@ fn action(verb: &str, area: &str) -> String {
         "rm" | "delete" | "remove" | "revoke" if WRITTEN.contains(&area) => "write",
         "rm" | "delete" => "remove",
         "apply" | "create" | "update" | "start" | "stop" | "restart" | "cordon" | "uncordon"
-        | "drain" | "add" | "transfer-leader" | "set-address" | "disable" | "enable" => "write",
+        | "drain" | "add" | "transfer-leader" | "set-address" | "disable" | "enable"
+        | "set-quota" | "suspend" | "resume" => "write",
         other => other,
     };
     format!("compute:{area}:{word}")

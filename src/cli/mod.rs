@@ -28,6 +28,7 @@ mod spec_file;
 mod strict;
 mod support;
 pub(crate) mod survey;
+mod tenant;
 pub(crate) mod token;
 mod version;
 mod wait;
@@ -156,6 +157,9 @@ enum Noun {
     /// Who holds which role where
     #[command(visible_alias = "bindings")]
     Binding(binding::Binding),
+    /// Who shares the cluster, and what each may have
+    #[command(visible_alias = "tenants")]
+    Tenant(tenant::Tenant),
     /// The control plane itself
     Cluster(cluster::Cluster),
     /// What happened
@@ -277,6 +281,7 @@ async fn ask(noun: Noun, session: &Session) -> Outcome {
         Noun::Principal(principal) => principal.run(session).await,
         Noun::Role(role) => role.run(session).await,
         Noun::Binding(binding) => binding.run(session).await,
+        Noun::Tenant(tenant) => tenant.run(session).await,
         Noun::Cluster(cluster) => cluster.run(session).await,
         Noun::Event(event) => event.run(session).await,
         Noun::Audit(audit) => audit.run(session).await,

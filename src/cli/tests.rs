@@ -19,6 +19,7 @@ fn the_help_is_as_it_was() {
         "principal",
         "role",
         "binding",
+        "tenant",
         "cluster",
         "dev",
         "agent",

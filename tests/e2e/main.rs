@@ -32,6 +32,7 @@ mod specs;
 mod strangers;
 mod support;
 mod support_bundle;
+mod tenants;
 mod tidy;
 mod tokens;
 mod transcript;

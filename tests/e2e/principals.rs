@@ -47,6 +47,7 @@ fn watching(cluster: &Replicas, file: &str) -> (Child, std::path::PathBuf) {
 fn a_principal_may_what_it_is_bound_to_until_it_is_not() {
     let cluster = Replicas::start(3);
     let palisade = |args: &[&str]| cluster.home.palisade(args);
+    palisade(&["tenant", "create", "acme"]).ok();
     palisade(&["principal", "create", "ci", "--tenant", "acme", "--dry-run"]).ok();
     palisade(&["principal", "show", "ci"]).ends(3);
     palisade(&["principal", "create", "ci", "--tenant", "acme"]).ok();

@@ -19,6 +19,7 @@ pub mod node_spec;
 pub mod past;
 pub mod ports;
 pub mod registry;
+pub mod tenants;
 pub mod time;
 
 pub use command::{Command, CommandKind, CommandRequest, CommandResult, CommandState};

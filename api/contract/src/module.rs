@@ -1,6 +1,6 @@
 //! The module: the unit of extension, ours and other people's alike.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, ready};
 use palisade_state::{Role, Tx, View, past::Kept};
@@ -105,10 +105,19 @@ pub trait Module: Send + Sync {
         Box::pin(ready(Ok(())))
     }
 
-    /// Removes at most 100 rows of each kind of a deleted tenant.
+    /// The tenants that its records name, so that those of before there were any are known.
     ///
     /// # Errors
-    /// A record cannot be read; the sweep asks again.
+    /// A record cannot be read.
+    fn tenants_in_use(&self, _view: &View) -> Result<BTreeSet<String>> {
+        Ok(BTreeSet::new())
+    }
+
+    /// Removes at most [`crate::tenants::SWEEP_MAX`] rows of each kind of a tenant that is being deleted, in which nothing
+    /// is made any more. It is asked until it and all others are done; what it commits is safe to be asked for again.
+    ///
+    /// # Errors
+    /// A record cannot be read; the sweep asks again, and `palisade doctor` says so.
     fn tenant_deleted(&self, _cx: &Context, _tx: &mut Tx, _tenant: &str) -> Result<Sweep> {
         Ok(Sweep::Done)
     }
@@ -121,6 +130,14 @@ pub enum Sweep {
     Done,
     /// Something.
     Again,
+}
+
+impl Sweep {
+    /// What both left.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        if self == Self::Done { other } else { self }
+    }
 }
 
 type MigrationFn = dyn Fn(&mut Tx) -> Result<()> + Send + Sync;

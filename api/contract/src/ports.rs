@@ -20,6 +20,7 @@ use crate::{
     method::{ByteStream, Resource},
     node::{HostFacts, Node},
     past::{History, Seal},
+    tenants::Tenants,
 };
 
 /// The ports, each filled once when the process is put together.
@@ -43,6 +44,8 @@ pub struct Ports {
     pub history: Port<dyn History>,
     /// Filled by the process, where there is a key to sign the audit chain with.
     pub seal: Port<dyn Seal>,
+    /// Filled by tenancy.
+    pub tenants: Port<dyn Tenants>,
 }
 
 /// A slot for one port.
@@ -63,6 +66,12 @@ impl<T: ?Sized> Port<T> {
         self.0
             .set(port)
             .map_err(|_| Error::new(Code::InvalidConfig, "a port of the process was filled twice"))
+    }
+
+    /// What fills it, if anything does.
+    #[must_use]
+    pub fn filled(&self) -> Option<&Arc<T>> {
+        self.0.get()
     }
 
     /// What fills it.

@@ -14,6 +14,7 @@ use palisade_contract::{Module, Registry, Result};
 use palisade_iam::{Bootstrap, Iam};
 use palisade_inventory::Inventory;
 use palisade_scheduler::NodeControllers;
+use palisade_tenancy::Tenancy;
 use palisade_workloads::WorkloadsModule;
 
 /// The order of built-in modules, those that a process does without and those that are to come among them
@@ -65,6 +66,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
     let server = ServerModule::new(settings.version);
     let controllers = Arc::new(NodeControllers::default());
     let iam = Arc::new(Iam::new(settings.bootstrap));
+    let tenancy = Arc::new(Tenancy::default());
     let commands = Arc::new(CommandsModule::default());
     let mut modules: Vec<Arc<dyn Module>> = vec![
         server.clone(),
@@ -72,6 +74,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
         Arc::new(Inventory::new(settings.node_lost)),
         Arc::new(CapacityModule),
         iam.clone(),
+        tenancy.clone(),
         commands.clone(),
         Arc::new(AuditModule),
         Arc::new(WorkloadsModule),
@@ -80,6 +83,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
     let registry = Registry::new(modules)?;
     controllers.bind(&registry);
     iam.bind(&registry);
+    tenancy.bind(&registry);
     commands.bind(&registry);
     Ok(Assembled { registry, server })
 }

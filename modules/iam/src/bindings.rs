@@ -183,6 +183,7 @@ fn create(cx: &MethodContext, tx: &mut Tx, input: CreateBinding) -> Result<Bindi
     let tenant = tenant.ok_or_else(|| not_found(&input.principal))??;
     let role = role(tx, &input.role, &tenant)?;
     own.give(&cx.principal, &role, &tenant)?;
+    cx.context.ports.tenant_open(tx, &tenant)?;
     let row = BindingRow {
         principal: input.principal,
         role: input.role,

@@ -19,17 +19,19 @@ mod principals;
 mod records;
 mod rights;
 mod roles;
+mod teardown;
 mod uses;
 mod ways;
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use futures::future::BoxFuture;
 use palisade_contract::{
     Catalog, Code, Context, Error, Finding, Method, Migration, Module, Principal, Resource, Result,
+    Sweep,
     ports::{Access, Credential},
 };
 use palisade_state::{Tx, View};
@@ -142,6 +144,14 @@ impl Module for Iam {
 
     fn self_check(&self, _cx: &Context, view: &View) -> Result<Vec<Finding>> {
         findings::all(&self.catalogue, view)
+    }
+
+    fn tenants_in_use(&self, view: &View) -> Result<BTreeSet<String>> {
+        teardown::in_use(view)
+    }
+
+    fn tenant_deleted(&self, _cx: &Context, tx: &mut Tx, tenant: &str) -> Result<Sweep> {
+        teardown::removed(tx, tenant)
     }
 
     fn start<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<()>> {

@@ -257,6 +257,7 @@ fn create(cx: &MethodContext, tx: &mut Tx, input: CreateToken) -> Result<TokenRe
         // The same request would find the same token.
         return Err(Error { retryable: false, ..error });
     }
+    cx.context.ports.tenant_open(tx, &tenant)?;
     let id = mint_id(&*cx.context.rt);
     if tx.get(&API_TOKENS, &id)?.is_some() {
         return Err(Error::new(Code::Conflict, "a new id was taken already").hint("try again"));

@@ -231,6 +231,7 @@ fn create(cx: &MethodContext, tx: &mut Tx, input: CreatePrincipal) -> Result<Pri
         // The same request would find the same principal.
         return Err(Error { retryable: false, ..error });
     }
+    cx.context.ports.tenant_open(tx, input.tenant.as_deref().unwrap_or_default())?;
     let row = PrincipalRow {
         name: input.name,
         tenant: input.tenant.unwrap_or_default(),

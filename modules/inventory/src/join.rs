@@ -82,6 +82,7 @@ fn again(tx: &mut Tx, id: &NodeId, key: &str) -> Result<Node> {
 
 fn redeem(cx: &Context, tx: &mut Tx, mut token: TokenRow, request: &JoinRequest) -> Result<Node> {
     check_expected(tx, &token, &request.facts)?;
+    cx.ports.tenant_open(tx, &token.tenant)?;
     if let Some((_, taken)) = tx.by_index(&NODES, "key", &request.key)?.into_iter().next() {
         return Err(Error::new(
             Code::Conflict,

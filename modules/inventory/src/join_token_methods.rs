@@ -186,6 +186,7 @@ pub(crate) fn methods() -> Vec<Method> {
 }
 
 fn create(cx: &MethodContext, tx: &mut Tx, input: CreateToken) -> Result<TokenRecord> {
+    cx.context.ports.tenant_open(tx, input.tenant.as_deref().unwrap_or_default())?;
     let clock = tx.view().clock();
     let id = token::mint_id(&*cx.context.rt);
     if tx.get(&JOIN_TOKENS, &id)?.is_some() {

@@ -14,19 +14,21 @@ mod life;
 mod node_methods;
 mod reconcilers;
 mod records;
+mod teardown;
 mod token;
 
 #[cfg(test)]
 mod tests;
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use futures::future::BoxFuture;
 use palisade_contract::{
-    Catalog, Context, Finding, Method, Module, NodeId, Reconciler, Result, SessionId,
+    Catalog, Context, Finding, Method, Module, NodeId, Reconciler, Result, SessionId, Sweep,
     node::{HostFacts, Node, NodeSession},
     ports::{JoinRequest, Nodes},
 };
@@ -113,6 +115,14 @@ impl Module for Inventory {
 
     fn self_check(&self, _cx: &Context, view: &View) -> Result<Vec<Finding>> {
         check::findings(view)
+    }
+
+    fn tenants_in_use(&self, view: &View) -> Result<BTreeSet<String>> {
+        teardown::in_use(view)
+    }
+
+    fn tenant_deleted(&self, cx: &Context, tx: &mut Tx, tenant: &str) -> Result<Sweep> {
+        teardown::removed(cx, tx, tenant)
     }
 
     fn start<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<()>> {

@@ -16,15 +16,16 @@ pub mod rollout;
 mod shown;
 pub mod spec;
 mod status;
+mod tenancy;
 #[cfg(test)]
 mod tests;
 mod told;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use palisade_contract::{
     Catalog, CommandKind, Context, Finding, Method, Module, Reconciler, Result, Severity,
-    StatusHandler,
+    StatusHandler, Sweep,
     node::Node,
     node_spec::{NodeSpecPart, invalidate},
 };
@@ -103,6 +104,14 @@ impl Module for WorkloadsModule {
                 .to_owned(),
             count: u64::try_from(left_out.len()).ok(),
         }])
+    }
+
+    fn tenants_in_use(&self, view: &View) -> Result<BTreeSet<String>> {
+        tenancy::in_use(view)
+    }
+
+    fn tenant_deleted(&self, _cx: &Context, tx: &mut Tx, tenant: &str) -> Result<Sweep> {
+        tenancy::removed(tx, tenant)
     }
 
     fn catalog(&self) -> Catalog {

@@ -27,6 +27,7 @@ use crate::{
     },
     rollout::{self, Copy, Target},
     status::{self, Phase},
+    tenancy,
     told::Told,
 };
 
@@ -181,6 +182,7 @@ impl<'a> Converge<'a> {
             let live = self.live();
             self.leave_all(tx, &live)?;
         } else {
+            tenancy::settle(self.cx, tx, &self.workload)?;
             self.roll(tx)?;
         }
         for id in &self.gone {
@@ -390,6 +392,7 @@ impl<'a> Converge<'a> {
         }
         tx.delete(&ANNOUNCED, &id)?;
         tx.delete(&WORKLOADS, &id)?;
+        tenancy::release(self.cx, tx, &self.workload)?;
         self.publish(tx, "workload.removed", "");
         Ok(())
     }

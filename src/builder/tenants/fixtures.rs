@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::world::{Things, VICTIM};
+use super::world::{INTRUDER, Things, VICTIM};
 
 /// What is to be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +173,29 @@ fn access(all: &mut BTreeMap<&'static str, Vec<Case>>) {
     all.insert("roles.remove", refused([json!({"role": "viewer"})]));
 }
 
+fn tenants(all: &mut BTreeMap<&'static str, Vec<Case>>) {
+    let own = || one(Expect::Own, json!({"tenant": INTRUDER}));
+    all.insert("tenants.list", list(Expect::Own, []));
+    for name in ["tenants.get", "tenants.usage"] {
+        let mut cases = refused([VICTIM, ""].map(|tenant| json!({"tenant": tenant})));
+        cases.extend(own());
+        all.insert(name, cases);
+    }
+    // Nobody grants his own tenant anything either.
+    let both = |extra: &Value| {
+        refused([VICTIM, INTRUDER, ""].map(|tenant| {
+            let mut input = extra.clone();
+            input["tenant"] = json!(tenant);
+            input
+        }))
+    };
+    all.insert("tenants.create", refused(["mine", VICTIM].map(|name| json!({"name": name}))));
+    all.insert("tenants.update", both(&json!({"quotas": {"instances": 1000}})));
+    all.insert("tenants.suspend", both(&json!({"reason": "mine"})));
+    all.insert("tenants.resume", both(&json!({})));
+    all.insert("tenants.remove", both(&json!({"force": true})));
+}
+
 /// The ways to try each method, by its name.
 pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
     let mut all = BTreeMap::new();
@@ -181,6 +204,7 @@ pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
     commands(victim, &mut all);
     cluster(&mut all);
     access(&mut all);
+    tenants(&mut all);
     let numbered = || {
         let mut cases = list(Expect::Own, [json!({"tenant": VICTIM, "from": 0})]);
         cases.extend(one(Expect::Own, json!({"from": 0, "limit": 1000})));

@@ -15,7 +15,8 @@ use palisade_contract::{
     When,
     life::Running,
     module::Run,
-    node::{HostFacts, NodeSession},
+    node::{HostFacts, NodeSession, NodeStatus},
+    node_spec::NODE_SPECS,
     ports::{Credential, JoinRequest},
 };
 use palisade_modules::Assembled;
@@ -103,6 +104,11 @@ impl World {
         });
         let api = api.unwrap();
         let world = Self { store, registry, api, cx, rt, tokens: 0, _running: running };
+        world.beat();
+        world
+    }
+
+    fn beat(&self) {
         for role in [Role::Controllers, Role::Scheduler] {
             let beat = WorkerBeat {
                 worker: "1".to_owned(),
@@ -112,9 +118,8 @@ impl World {
                 draining: false,
                 sharded: true,
             };
-            assert!(world.store.apply(Kind::WorkerBeat(beat).into()).unwrap().is_applied());
+            assert!(self.store.apply(Kind::WorkerBeat(beat).into()).unwrap().is_applied());
         }
-        world
     }
 
     pub fn view(&self) -> View {
@@ -209,7 +214,7 @@ impl World {
     }
 
     /// An API token of a principal, and its id.
-    fn principals_token(&mut self, principal: &str) -> (Caller, String) {
+    pub fn principals_token(&mut self, principal: &str) -> (Caller, String) {
         let (secret, hash) = self.secret();
         let input = json!({"secretSha256": hash, "name": principal, "principal": principal});
         let made = self.done(&admin(), "apiTokens.create", &input);
@@ -220,6 +225,7 @@ impl World {
 
     /// A tenant with a node, a workload that runs, and people.
     pub fn tenant(&mut self, tenant: &str, node: &str, workload: &str) -> Things {
+        self.done(&admin(), "tenants.create", &json!({ "name": tenant }));
         let (node, join_token) = self.node(node, tenant);
         let mut credentials = BTreeMap::new();
         let mut api_token = String::new();
@@ -265,6 +271,33 @@ impl World {
         }))
         .unwrap();
         id
+    }
+
+    /// Lets time pass, in which nothing is asked for but what is due.
+    pub fn pass(&self, time: Duration) {
+        for _ in 0..time.as_secs().div_ceil(3) {
+            self.store.advance(3000);
+            self.beat();
+        }
+    }
+
+    /// The ids of all nodes that are there.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let nodes = self.cx.ports.nodes.get().unwrap().list(&self.view()).unwrap();
+        nodes.into_iter().filter(|node| node.session.is_some()).map(|node| node.id).collect()
+    }
+
+    /// The generation of a node's spec.
+    pub fn generation(&self, node: &NodeId) -> u64 {
+        let stored = NODE_SPECS.get(&self.view(), &node.key()).unwrap();
+        stored.map_or(0, |stored| stored.value.generation)
+    }
+
+    /// An agent's report is taken in.
+    pub fn report(&self, node: &NodeId, status: &NodeStatus) {
+        for handler in self.registry.status_handlers() {
+            block_on(self.cx.commit(|tx| (handler.handle)(&self.cx, tx, node, status))).unwrap();
+        }
     }
 
     /// Runs the reconcilers until none has anything to do.
@@ -313,6 +346,18 @@ impl World {
             Run::Again => block_on(cx.put_off(0, "")).map(drop).unwrap(),
             Run::After(_) => block_on(cx.put_off(60_000, "")).map(drop).unwrap(),
         }
+    }
+
+    /// The rows of all tables, as text.
+    pub fn rows(&self) -> Vec<String> {
+        let (view, mut all) = (self.view(), vec![]);
+        for (table, _) in view.tables() {
+            all.extend(view.rows(table, &[], None).map(|(key, record)| {
+                let [key, value] = [&key[..], record.value()].map(String::from_utf8_lossy);
+                format!("{table} {key} {value}")
+            }));
+        }
+        all
     }
 
     /// All that there is but the audit chain: each row with its stamps, the work, and the number of events.

@@ -17,6 +17,7 @@ mod page;
 mod past;
 mod record;
 mod route;
+mod tenant;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -45,14 +46,12 @@ use crate::{
 pub use page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 pub(crate) use route::routes as routes_of;
 pub use route::{FieldKind, Route};
+pub(crate) use tenant::within;
 
 /// Of what an audit record says it is about: a name that is refused may be as long as a request.
 const RECORDED_CHARS_MAX: usize = 512;
 
 const NO_QUORUM: StoreError = StoreError::NoQuorum { waited_ms: 5_000 };
-
-/// The field of an input that says whose things it is about.
-const TENANT: &str = "tenant";
 
 /// How new a read must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -285,12 +284,11 @@ impl Envelope {
         let resource = (method.resource)(&input);
         let Authenticated { principal, view, spent } = who;
         let deadline = self.context.rt.now() + WRITE_BUDGET.saturating_sub(spent);
-        let allowed = self.context.ports.access.get()?.authorize(
-            &view,
-            &principal,
-            &method.action,
-            &resource,
-        );
+        let access = &**self.context.ports.access.get()?;
+        let by_leave_of = tenant::whose_leave(access, &view, &principal, &method.action, &resource);
+        let allowed = access
+            .authorize(&view, &principal, &method.action, &resource)
+            .and_then(|()| tenant::lets(&self.context, method.kind, &by_leave_of, &view));
         let call = Call { route, principal, resource, view, options, deadline };
         if let Err(denied) = allowed {
             if call.is_recorded() {
@@ -328,7 +326,11 @@ impl Envelope {
             }
             Handler::Action(run) => self.act(&call, cx, input, &**run).await,
             Handler::Mutation(run) => {
-                let build = |tx: &mut Tx| run(&cx, tx, input.clone());
+                let build = |tx: &mut Tx| {
+                    // TEN-9: again, as part of what is read, for a tenant that is suspended at this moment.
+                    self.context.ports.tenant_writable(tx, &by_leave_of)?;
+                    run(&cx, tx, input.clone())
+                };
                 if call.options.dry_run {
                     return dry_run(&call.view, build);
                 }
@@ -425,20 +427,6 @@ impl Call<'_> {
             request_id: self.options.request_id.clone(),
         }
     }
-}
-
-/// The input of somebody who is bound to a tenant: that one is meant where none is named.
-pub(crate) fn within(route: &Route, mut input: Value, principal: &Principal) -> Value {
-    if !principal.tenant.is_empty()
-        && route.fields.contains_key(TENANT)
-        && let Value::Object(fields) = &mut input
-    {
-        let named = fields.entry(TENANT).or_insert(Value::Null);
-        if named.is_null() {
-            *named = principal.tenant.clone().into();
-        }
-    }
-    input
 }
 
 /// What ties an idempotency key to its request.

@@ -13,6 +13,7 @@ use crate::{
     records::{BY_NAME, InstanceRow, VERSIONS, VersionRow, WORKLOADS, WorkloadRow, version_key},
     shown::{self, WorkloadRecord},
     spec::Spec,
+    tenancy,
 };
 
 /// Specs of a workload that are kept beside those that instances still have.
@@ -96,6 +97,7 @@ fn create(cx: &MethodContext, tx: &mut Tx, spec: Spec) -> Result<Applied> {
         updated_at_ms: now_ms,
         removing: false,
     };
+    tenancy::ask(&cx.context, tx, &row)?;
     write(cx, tx, &row, Change::Created, "apply")?;
     answer(cx, tx, None, &row, &[], (Change::Created, 0))
 }
@@ -123,6 +125,7 @@ pub(super) fn accept(
         spec,
         ..before.clone()
     };
+    tenancy::ask(&cx.context, tx, &after)?;
     write(cx, tx, &after, Change::Updated, reason)?;
     trim(tx, &after, &rows)?;
     if before.is_up() != after.is_up() {
@@ -166,7 +169,7 @@ fn write(
 }
 
 /// Writes a workload and wakes its reconciler.
-pub(super) fn store(tx: &mut Tx, row: &WorkloadRow, change: Change, reason: &str) -> Result<()> {
+pub(crate) fn store(tx: &mut Tx, row: &WorkloadRow, change: Change, reason: &str) -> Result<()> {
     tx.put(&WORKLOADS, &row.id.key(), row)?;
     tx.enqueue(RECONCILE_KIND, row.id.as_str())?;
     let data = json!({

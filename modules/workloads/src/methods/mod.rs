@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::spec::COUNT_MAX;
 
+pub(crate) use apply::store;
 pub use apply::{Applied, Change};
 pub use plan::{Plan, Start};
 pub(crate) use signal::kind as signal_kind;

@@ -1,0 +1,4 @@
+mod methods;
+mod quotas;
+mod teardown;
+mod world;
