@@ -172,7 +172,7 @@ impl World {
         match method.handler {
             Handler::Query(run) => run(&cx, &self.view(), input),
             Handler::Mutation(run) => self.commit(|tx| run(&cx, tx, input.clone())),
-            Handler::Stream(_) | Handler::Action(_) => unreachable!(),
+            Handler::Stream(_) | Handler::Action(_) | Handler::Read(_) => unreachable!(),
         }
     }
 
