@@ -42,8 +42,8 @@ struct Tail {
     /// Show only this tenant's [default: the tenant that you are bound to]
     #[arg(long)]
     tenant: Option<String>,
-    /// Only those that match, such as 'kind = node.lost'
-    #[arg(long, value_name = "EXPRESSION")]
+    /// Only those that match, such as 'tenant = acme'; fields as in -o json
+    #[arg(long, value_name = "EXPRESSION", value_parser = super::session::short)]
     filter: Option<String>,
 }
 
@@ -83,8 +83,8 @@ struct Window {
     /// Show only this tenant's [default: the tenant that you are bound to]
     #[arg(long)]
     tenant: Option<String>,
-    /// Only those that match, such as 'kind = node.lost'; of all in memory, unless --from or --last is given
-    #[arg(long, value_name = "EXPRESSION")]
+    /// Only those that match, such as 'tenant = acme', of all in memory unless --from or --last is given; fields as in -o json
+    #[arg(long, value_name = "EXPRESSION", value_parser = super::session::short)]
     filter: Option<String>,
 }
 

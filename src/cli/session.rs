@@ -43,12 +43,20 @@ impl Read {
 /// Which records of a list, and in which order.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct Narrow {
-    /// Only records that match, such as 'status.phase = ready and not name in (a, b)'; fields as in -o json
-    #[arg(long, value_name = "EXPRESSION")]
+    /// Only records that match, such as 'name ~ web and not name in (web-1, web-2)'; fields as in -o json
+    #[arg(long, value_name = "EXPRESSION", value_parser = short)]
     filter: Option<String>,
     /// By which fields, separated by commas; a - before what descends
-    #[arg(long, value_name = "FIELDS", allow_hyphen_values = true)]
+    #[arg(long, value_name = "FIELDS", allow_hyphen_values = true, value_parser = short)]
     sort: Option<String>,
+}
+
+/// What fits into a request; what is right is for the server to say.
+pub(super) fn short(text: &str) -> Result<String, String> {
+    match text.chars().count() {
+        0..=2_000 => Ok(text.to_owned()),
+        count => Err(format!("it has {count} characters, the limit is 2000")),
+    }
 }
 
 impl Narrow {

@@ -38,8 +38,9 @@ const OWN: [(&str, &str); 4] = [
     ("cluster", "/api/compute/cluster?consistency=local"),
     ("selfCheck", "/api/compute/self-check?consistency=local"),
     ("version", "/api/compute/version?consistency=local"),
-    ("ready", "/readyz"),
+    ("ready", READY),
 ];
+const READY: &str = "/readyz";
 
 /// Flags of `support`.
 #[derive(Debug, clap::Args)]
@@ -77,9 +78,6 @@ impl Support {
         }
         for (place, why) in &failed {
             output::say(format!("not in it: {place}: {why}"));
-        }
-        if failed.iter().any(|(place, _)| place.starts_with("cluster/")) {
-            output::say("the replicas' own parts are in it; run it again when the cluster answers");
         }
         Ok(())
     }
@@ -153,18 +151,33 @@ async fn replica(client: &Client, address: &Address) -> Value {
     let mut parts = Map::new();
     parts.insert("address".to_owned(), address.to_string().into());
     for (name, path) in OWN {
-        let said = client.text_at(address, path, LIMIT).await;
-        let said = said.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)));
-        parts.insert(name.to_owned(), part(said));
+        parts.insert(name.to_owned(), said(client, address, path).await);
     }
-    let metrics = client.text_at(address, "/metrics", LIMIT).await.map(Value::String);
-    parts.insert("metrics".to_owned(), part(metrics));
+    parts.insert("metrics".to_owned(), said(client, address, "/metrics").await);
     Value::Object(parts)
+}
+
+async fn said(client: &Client, address: &Address, path: &str) -> Value {
+    let (status, text) = match client.text_at(address, path, LIMIT).await {
+        Ok(said) => said,
+        Err(error) => return not_read(chain(&error)),
+    };
+    let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    // A replica that is not ready says why, with 503.
+    if status < 400 || path == READY {
+        return value;
+    }
+    let what = output::text(&value, "/detail").unwrap_or("it does not say why");
+    not_read(format!("HTTP {status}: {what}"))
+}
+
+fn not_read(why: String) -> Value {
+    json!({ "notRead": why })
 }
 
 /// `SUPPORT-2`.
 fn part<E: std::error::Error + 'static>(said: Result<Value, E>) -> Value {
-    said.unwrap_or_else(|error| json!({ "notRead": chain(&error) }))
+    said.unwrap_or_else(|error| not_read(chain(&error)))
 }
 
 /// What was not read, and why.
@@ -192,32 +205,19 @@ fn hide(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, of) in fields.iter_mut() {
-                if matches!(name.as_str(), "env" | "environment") {
-                    hide_all(of);
-                } else if is_secret_name(name) && of.is_string() {
-                    *of = HIDDEN.into();
-                } else {
-                    hide(of);
+                match name.as_str() {
+                    "env" | "environment" => hide_all(of),
+                    "command" | "args" => hide_arguments(of),
+                    // Of records of ours, the id of one.
+                    "token" => {}
+                    name if is_secret_name(name) && !is_about_one(name) && of.is_string() => {
+                        *of = HIDDEN.into();
+                    }
+                    _ => hide(of),
                 }
             }
         }
-        Value::Array(items) => {
-            let mut is_next = false;
-            for item in items {
-                // `--password X`: the value is the next one.
-                let follows = std::mem::replace(
-                    &mut is_next,
-                    item.as_str().is_some_and(|text| {
-                        text.starts_with('-') && !text.contains('=') && is_secret_name(text)
-                    }),
-                );
-                if follows && item.is_string() {
-                    *item = HIDDEN.into();
-                } else {
-                    hide(item);
-                }
-            }
-        }
+        Value::Array(items) => items.iter_mut().for_each(hide),
         Value::String(text) => {
             if let Some(hidden) = without_secrets(text) {
                 *text = hidden;
@@ -227,36 +227,58 @@ fn hide(value: &mut Value) {
     }
 }
 
+/// All but names.
 fn hide_all(value: &mut Value) {
     match value {
-        Value::Object(fields) => fields.values_mut().for_each(hide_all),
-        Value::Array(items) => items.iter_mut().for_each(hide_all),
-        Value::String(text) => {
-            // `NAME=value` keeps its name.
-            let name = text.split_once('=').map(|(name, _)| format!("{name}={HIDDEN}"));
-            *text = name.unwrap_or_else(|| HIDDEN.to_owned());
+        Value::Object(fields) => fields.values_mut().for_each(|of| *of = HIDDEN.into()),
+        Value::Array(items) => {
+            for item in items {
+                let name = item.as_str().and_then(|text| text.split_once('='));
+                *item = name.map_or(HIDDEN.into(), |(name, _)| format!("{name}={HIDDEN}").into());
+            }
         }
         other => *other = HIDDEN.into(),
     }
 }
 
-/// Whether something of this name is a secret; a hash or an id of one is none.
+/// All but the program.
+fn hide_arguments(value: &mut Value) {
+    match value {
+        Value::Array(items) => {
+            for (nth, item) in items.iter_mut().enumerate() {
+                let is_program = item.as_str().is_some_and(|text| !text.contains([' ', '=']));
+                if nth > 0 || !is_program {
+                    *item = HIDDEN.into();
+                }
+            }
+        }
+        other => hide(other),
+    }
+}
+
+/// Whether something of this name is a secret, as far as a name can tell.
 fn is_secret_name(name: &str) -> bool {
-    let name = name.trim_start_matches('-').to_ascii_lowercase().replace(['-', '_'], "");
-    [
-        "password",
-        "passwd",
+    const WORDS: [&str; 12] = [
+        "passw",
+        "passphrase",
+        "pwd",
         "secret",
         "apikey",
         "accesskey",
         "privatekey",
+        "signingkey",
         "credential",
         "authorization",
         "token",
         "bearer",
-    ]
-    .iter()
-    .any(|word| name == *word || name.ends_with(word))
+    ];
+    let name = name.to_ascii_lowercase().replace(['-', '_'], "");
+    name.ends_with("pass") || WORDS.iter().any(|word| name.contains(word))
+}
+
+/// A hash of a secret, or an id, tells nothing.
+fn is_about_one(name: &str) -> bool {
+    ["Sha256", "Hash", "Id", "Name", "At"].iter().any(|end| name.ends_with(end))
 }
 
 /// `SUPPORT-1`: by look. Nothing when there is nothing to hide.
@@ -264,44 +286,74 @@ fn without_secrets(text: &str) -> Option<String> {
     if text.contains("PRIVATE KEY-----") {
         return Some(HIDDEN.to_owned());
     }
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
     let mut hidden = false;
-    let words: Vec<String> = text
-        .split_inclusive(|letter: char| letter.is_whitespace() || "\"'`,;()".contains(letter))
-        .map(|word| {
-            let shown = word_without_secrets(word);
-            hidden |= shown != word;
-            shown
-        })
-        .collect();
-    hidden.then(|| words.concat())
-}
-
-fn word_without_secrets(word: &str) -> String {
-    for mark in ["pal_", "palj1.", "whsec_"] {
-        if let Some(at) = word.find(mark) {
-            let (before, secret) = word.split_at(at);
-            let end = secret
-                .find(|letter: char| !letter.is_ascii_alphanumeric() && !"_-.".contains(letter))
-                .unwrap_or(secret.len());
-            return format!("{before}{HIDDEN}{}", secret.get(end..).unwrap_or_default());
+    while !rest.is_empty() {
+        match secret_at(rest) {
+            Some((keep, secret)) => {
+                shown.push_str(rest.get(..keep).unwrap_or_default());
+                shown.push_str(HIDDEN);
+                rest = rest.get(keep + secret..).unwrap_or_default();
+                hidden = true;
+            }
+            None => {
+                // Whole words, so that a name is looked at once, from its beginning.
+                let word = word_length(rest);
+                let step =
+                    if word > 0 { word } else { rest.chars().next().map_or(1, char::len_utf8) };
+                shown.push_str(rest.get(..step).unwrap_or_default());
+                rest = rest.get(step..).unwrap_or_default();
+            }
         }
     }
-    if let Some((name, value)) = word.split_once('=')
-        && !value.trim().is_empty()
-        && is_secret_name(name.rsplit(['?', '&', '/']).next().unwrap_or(name))
-    {
-        let end = value.trim_end().len();
-        return format!("{name}={HIDDEN}{}", value.get(end..).unwrap_or_default());
+    hidden.then_some(shown)
+}
+
+fn word_length(text: &str) -> usize {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
+    text.find(|letter: char| !is_part(letter)).unwrap_or(text.len())
+}
+
+/// Whether a secret begins in the word that a text begins with: how many bytes stand before it, and how many it has.
+fn secret_at(text: &str) -> Option<(usize, usize)> {
+    let until = |text: &str, ends: &[char]| {
+        text.find(|letter: char| letter.is_whitespace() || ends.contains(&letter))
+            .unwrap_or(text.len())
+    };
+    if ["pal_", "palj1.", "whsec_", "ghp_", "eyJ"].iter().any(|mark| text.starts_with(mark)) {
+        let is_part = |letter: char| letter.is_ascii_alphanumeric() || "_-.".contains(letter);
+        return Some((0, text.find(|letter: char| !is_part(letter)).unwrap_or(text.len())));
     }
-    // `scheme://user:password@host`.
-    if let Some((scheme, rest)) = word.split_once("://")
-        && let Some((user, host)) = rest.split_once('@')
-        && user.contains(':')
-        && !user.contains('/')
-    {
-        return format!("{scheme}://{HIDDEN}@{host}");
+    if let Some(rest) = text.strip_prefix("://") {
+        let place = rest.get(..until(rest, &['"', '\'', '`'])).unwrap_or_default();
+        let (user, _) = place.rsplit_once('@')?;
+        return user.contains(':').then_some((3, user.len()));
     }
-    word.to_owned()
+    let name = text.get(..word_length(text)).filter(|name| !name.is_empty())?;
+    let behind = text.get(name.len()..).unwrap_or_default();
+    let is_scheme = ["bearer", "basic"].contains(&name.to_ascii_lowercase().as_str());
+    if !is_scheme && !is_secret_name(name) {
+        return None;
+    }
+    // `name=`, `name: `, `"name": `, `--name `, `Bearer `.
+    let unquoted = behind.strip_prefix(['"', '\'']).unwrap_or(behind);
+    let value = match unquoted.trim_start().strip_prefix(['=', ':']) {
+        Some(value) => value.trim_start(),
+        None if is_scheme || name.starts_with('-') => behind.trim_start(),
+        None => return None,
+    };
+    let bare = value.strip_prefix(['"', '\'']);
+    let (value, length) = match bare {
+        Some(quoted) => (quoted, quoted.find(['"', '\'']).unwrap_or(quoted.len())),
+        None => (value, until(value, &['"', '\'', '`', '&', ';'])),
+    };
+    // `Authorization: Bearer x`: the scheme is no secret, what follows it is.
+    let scheme = value.get(..word_length(value)).unwrap_or_default().to_ascii_lowercase();
+    if !is_scheme && ["bearer", "basic"].contains(&scheme.as_str()) {
+        return None;
+    }
+    (length > 0).then_some((text.len() - value.len(), length))
 }
 
 #[cfg(test)]
@@ -309,26 +361,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_secret_by_its_place_or_look_is_hidden_and_the_rest_stays() {
+    fn what_is_a_secret_by_its_place_is_hidden_and_the_rest_stays() {
         let mut value = json!({
             "spec": {
-                "task": { "command": ["serve", "--password", "canary1", "--db=postgres://u:canary2@db/x", "--api-token=canary3", "--port", "80"] },
-                "env": { "DB": "canary4", "N": 5, "L": ["A=canary5"] },
+                "task": { "command": ["serve", "--password", "canary1", "sh -c 'x --pass canary2'"] },
+                "env": { "DB": "canary3", "PADDED": "canary4==", "DSN": "a=b;p=canary5", "N": 5 },
+                "health": { "exec": { "command": ["check --key=canary6"] } },
             },
-            "token": "canary6", "apiToken": "canary7", "tokenId": "tk_1", "secretSha256": "abcd",
-            "message": "refused pal_canary8.x for ada, palj1.canary9!",
-            "key": "-----BEGIN PRIVATE KEY-----\ncanary10\n-----END PRIVATE KEY-----",
-            "url": "https://h/x?token=canary11",
+            "list": { "env": ["A=canary7", "canary8"] },
+            "apiToken": "canary9", "token": "rp2ffzs435eyowtm", "tokenId": "tk_1", "secretSha256": "abcd",
         });
         hide(&mut value);
         let text = value.to_string();
         assert!(!text.contains("canary"), "SUPPORT-1: {text}");
-        assert_eq!(value["tokenId"], "tk_1");
-        assert_eq!(value["secretSha256"], "abcd");
-        assert_eq!(value["spec"]["env"]["L"][0], "A=(hidden)");
-        assert_eq!(value["message"], "refused (hidden) for ada, (hidden)!");
-        assert_eq!(value["spec"]["task"]["command"][5], "--port");
-        assert_eq!(value["spec"]["task"]["command"][3], "--db=postgres://(hidden)@db/x");
+        assert_eq!(value["spec"]["task"]["command"][0], "serve");
+        assert_eq!(value["spec"]["env"]["PADDED"], HIDDEN);
+        assert_eq!(value["list"]["env"][0], "A=(hidden)");
+        assert_eq!(value["token"], "rp2ffzs435eyowtm");
+        assert_eq!((&value["tokenId"], &value["secretSha256"]), (&json!("tk_1"), &json!("abcd")));
+    }
+
+    #[test]
+    fn what_is_a_secret_by_its_look_is_hidden_and_the_rest_stays() {
+        for (text, shown) in [
+            ("refused pal_canary.x for ada, palj1.canary!", "refused (hidden) for ada, (hidden)!"),
+            ("serve --password canary --port 80", "serve --password (hidden) --port 80"),
+            ("https://h/x?a=1&token=canary&b=2", "https://h/x?a=1&token=(hidden)&b=2"),
+            ("--api-key=can,canary", "--api-key=(hidden)"),
+            ("--secret='two canary' next", "--secret='(hidden)' next"),
+            ("https://u:can/canary@h/", "https://(hidden)@h/"),
+            ("postgres://u:canary@db/x?y", "postgres://(hidden)@db/x?y"),
+            ("curl -H 'Authorization: Bearer canary'", "curl -H 'Authorization: Bearer (hidden)'"),
+            ("X-Api-Key: canary", "X-Api-Key: (hidden)"),
+            ("{\"password\":\"canary\"}", "{\"password\":\"(hidden)\"}"),
+            ("password: canary\nuser: ada", "password: (hidden)\nuser: ada"),
+            ("--db-pass=canary --pwd=canary", "--db-pass=(hidden) --pwd=(hidden)"),
+            ("--client-secret-value canary", "--client-secret-value (hidden)"),
+            ("ghp_canary eyJcanary.eyJ.x", "(hidden) (hidden)"),
+        ] {
+            assert_eq!(without_secrets(text).as_deref(), Some(shown), "SUPPORT-1: {text}");
+        }
+        let key = "-----BEGIN PRIVATE KEY-----\ncanary\n-----END PRIVATE KEY-----";
+        assert_eq!(without_secrets(key).as_deref(), Some(HIDDEN));
+        for text in
+            ["passes every test", "the token was revoked", "a=b https://h/x", "no tokens, no name"]
+        {
+            assert_eq!(without_secrets(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -282,7 +282,7 @@ impl Client {
         edge::within(limit, asked).await.unwrap_or_else(|| Err(silent()))
     }
 
-    /// What one replica has at a path, as text, whatever its status; asked as the caller.
+    /// What one replica has at a path, with its status, as text; asked as the caller.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -291,7 +291,7 @@ impl Client {
         address: &Address,
         path: &str,
         limit: Duration,
-    ) -> Result<String, ClientError> {
+    ) -> Result<(u16, String), ClientError> {
         let silent = || ClientError::Silent { address: address.to_string(), limit };
         let asked = async {
             let mut request = self.http.get(format!("{address}{path}"));
@@ -299,7 +299,8 @@ impl Client {
                 request = request.bearer_auth(token);
             }
             let response = request.send().await.map_err(|error| error::sending(address, error))?;
-            response.text().await.map_err(ClientError::Broken)
+            let status = response.status().as_u16();
+            Ok((status, response.text().await.map_err(ClientError::Broken)?))
         };
         edge::within(limit, asked).await.unwrap_or_else(|| Err(silent()))
     }

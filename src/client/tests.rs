@@ -72,7 +72,7 @@ async fn what_one_replica_does_not_have_is_asked_of_each_once() {
 
 #[tokio::test]
 async fn the_budget_ends_with_the_last_reason() {
-    let client = client(vec![dead_address(), dead_address()], Duration::from_millis(200));
+    let client = client(vec![dead_address(), dead_address()], Duration::from_secs(1));
     let error = client.call(Call::get("/x")).await.unwrap_err();
     assert!(matches!(error, ClientError::Spent { replicas: 2, .. }), "{error}");
     assert!(error.to_string().contains("refused"), "{error}");
@@ -94,7 +94,7 @@ async fn without_a_quorum_and_without_the_others_it_says_so_early() {
 #[tokio::test]
 async fn what_a_replica_said_is_shown_though_others_said_nothing_later() {
     let stub = Stub::new(vec![(503, problem("UNAVAILABLE"))]);
-    let client = client(vec![stub.address(), dead_address()], Duration::from_millis(200));
+    let client = client(vec![stub.address(), dead_address()], Duration::from_secs(1));
     let error = client.call(Call::get("/x")).await.unwrap_err();
     assert!(error.is("UNAVAILABLE"), "{error}");
 }
@@ -152,7 +152,7 @@ async fn each_code_ends_the_program_as_the_page_says_and_says_what_the_replica_s
         body["hint"] = json!("do it otherwise");
         body["detail"] = json!("it went wrong");
         let stub = Stub::new(vec![(status, body)]);
-        let client = client(vec![stub.address()], Duration::from_millis(50));
+        let client = client(vec![stub.address()], Duration::from_secs(1));
         let error = client.call(Call::post("/x")).await.unwrap_err();
         let failure = crate::output::Failure::from(error);
         assert_eq!(failure.exit as u8, exit, "{code}");

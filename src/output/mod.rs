@@ -1,4 +1,8 @@
 //! What the command line prints: data on stdout, talk on stderr.
+//!
+//! # Invariants
+//! - `OUT-1` Nothing that a record or a refusal holds reaches a terminal as a control or direction character: tables, pages
+//!   and talk show it escaped. `-o json` and `-o yaml` have escapes of their own; logs of instances are passed on as they are.
 
 mod cause;
 pub mod exit;
@@ -7,7 +11,10 @@ pub mod human;
 pub mod progress;
 pub mod table;
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    borrow::Cow,
+    io::{self, IsTerminal, Write},
+};
 
 use serde_json::Value;
 
@@ -61,7 +68,36 @@ pub fn data(bytes: &[u8]) -> Outcome {
 
 /// Says a line on stderr. That nobody listens is no error.
 pub fn say(line: impl AsRef<str>) {
-    let _ = writeln!(io::stderr().lock(), "{}", line.as_ref());
+    let _ = writeln!(io::stderr().lock(), "{}", visible(line.as_ref()));
+}
+
+/// `OUT-1`: what others wrote, with what would move the cursor or turn the direction of writing made visible; lines
+/// stay lines.
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
+    let is_hidden = |letter: char| {
+        (letter.is_control() && letter != '\n' && letter != '\t')
+            || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    };
+    if !text.contains(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |letter: char| {
+        if is_hidden(letter) { letter.escape_unicode().to_string() } else { letter.to_string() }
+    };
+    Cow::Owned(text.chars().map(shown).collect())
+}
+
+/// The same on one line.
+#[must_use]
+pub fn on_one_line(text: String) -> String {
+    match visible(&text) {
+        Cow::Owned(shown) => shown.replace('\n', "\\n").replace('\t', " "),
+        Cow::Borrowed(_) if text.contains(['\n', '\t']) => {
+            text.replace('\n', "\\n").replace('\t', " ")
+        }
+        Cow::Borrowed(_) => text,
+    }
 }
 
 /// Whether stderr is a terminal, so that lines may live.
@@ -160,8 +196,8 @@ pub fn cell(record: &Value, pointer: &str) -> String {
     match record.pointer(pointer) {
         None | Some(Value::Null) => "-".to_owned(),
         Some(Value::String(text)) if text.is_empty() => "-".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
+        Some(Value::String(text)) => on_one_line(text.clone()),
+        Some(other) => on_one_line(other.to_string()),
     }
 }
 
@@ -169,4 +205,34 @@ pub fn cell(record: &Value, pointer: &str) -> String {
 #[must_use]
 pub fn number(record: &Value, pointer: &str) -> u64 {
     record.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_would_move_the_cursor_is_shown_and_not_done() {
+        let hostile = "x\u{1b}[2K\u{1b}[1A\ny\u{202e}z\u{9b}";
+        let mut table = Table::new(&["NAME"]);
+        table.row(vec![hostile.to_owned()]);
+        let shown = table.render();
+        assert!(!shown.contains(['\u{1b}', '\u{202e}', '\u{9b}']), "OUT-1: {shown:?}");
+        assert_eq!(shown.lines().count(), 2, "OUT-1: a cell adds no line: {shown:?}");
+        assert_eq!(
+            cell(&json!({"a": hostile}), "/a"),
+            "x\\u{1b}[2K\\u{1b}[1A\\ny\\u{202e}z\\u{9b}"
+        );
+        assert_eq!(visible("two\nlines, ärger 東京"), "two\nlines, ärger 東京");
+    }
+
+    #[test]
+    fn names_that_end_in_numbers_are_in_their_order() {
+        let named = |name: &str| json!({"name": name});
+        let sorted = by_name(vec![named("web-10"), named("web-2"), named("api"), named("web-1")]);
+        let names: Vec<&str> = sorted.iter().filter_map(|one| text(one, "/name")).collect();
+        assert_eq!(names, ["api", "web-1", "web-2", "web-10"]);
+    }
 }

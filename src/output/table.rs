@@ -17,7 +17,7 @@ impl Table {
     /// Adds a row; an empty cell is shown as `-`.
     pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.header.len(), "a row has a cell for each column");
-        self.rows.push(cells);
+        self.rows.push(cells.into_iter().map(super::on_one_line).collect());
     }
 
     /// The same in columns that are as wide as those of earlier tables at least, for one that goes on.

@@ -10,7 +10,7 @@ use crate::{
     command::{Conflict, IdempotencyMismatch, PointCheck, Superseded, Txn, Verdict, Write},
     key::KeyBytes,
     lease,
-    limits::{KEY_BYTES_MAX, TXN_WRITES_MAX, VALUE_BYTES_MAX},
+    limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX},
     planted::{self, Defect},
     ranges,
     recent::Recent,
@@ -93,11 +93,10 @@ fn assert_admitted(state: &State, at: Position, txn: &Txn) {
         "L2: the key is known"
     );
     debug_assert!(
-        txn.writes.len() <= TXN_WRITES_MAX
-            && txn.writes.iter().all(|row| {
-                row.key.len() <= KEY_BYTES_MAX
-                    && row.value.as_ref().is_none_or(|value| value.len() <= VALUE_BYTES_MAX)
-            }),
+        txn.writes.iter().all(|row| {
+            row.key.len() <= KEY_BYTES_MAX
+                && row.value.as_ref().is_none_or(|value| value.len() <= VALUE_BYTES_MAX)
+        }),
         "LIMIT-1: over a limit"
     );
 }

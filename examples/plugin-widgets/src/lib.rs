@@ -49,6 +49,9 @@ impl Check for Put {
         if !palisade_contract::id::is_name(&self.widget) {
             problems.add(format!("{at}/widget"), palisade_contract::id::NAME_RULE);
         }
+        if !self.tenant.is_empty() && !palisade_contract::id::is_name(&self.tenant) {
+            problems.add(format!("{at}/tenant"), palisade_contract::id::NAME_RULE);
+        }
         if !(1..=86_400).contains(&self.ttl_seconds) {
             problems.add(format!("{at}/ttlSeconds"), "must be 1 to 86400");
         }

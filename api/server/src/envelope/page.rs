@@ -3,7 +3,7 @@
 //! # Invariants
 //! - `PAGE-1` A cursor is answered by the cluster that it came from, at its revision or a later one, or refused by
 //!   name: never with the records of another cluster, of this one before a restore, or of an earlier time.
-//! - `PAGE-2` A cursor goes on in the order, and with the filter, of the part before, or is refused.
+//! - `PAGE-2` A cursor goes on in the list, in the order, and with the filter, of the part before, or is refused.
 //! - `PAGE-3` Of a list that is made record by record, without an order, no more are made than are looked at.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -33,23 +33,21 @@ pub struct Page {
     pub cursor: Option<String>,
     /// What its records are narrowed by; absent: nothing.
     pub filter: Option<String>,
-    /// What they are ordered by; absent: by their keys, as they come.
+    /// What they are ordered by; absent: by their ids.
     pub sort: Option<String>,
 }
 
-/// The last record that was answered, and how many came before it, of which cluster and up to which
-/// entry of its log. The record is found by its id, so that writes between two parts neither repeat
-/// nor skip what stays; its place counts when it is gone, and in an order of its own what it was ordered by.
+/// The last record that was answered, by its id and what it was ordered by, so that what stays is neither repeated nor
+/// left out although it is gone; of which cluster, and up to which entry of its log.
 #[derive(Serialize, Deserialize)]
 struct Cursor {
     after: String,
-    place: usize,
     cluster: String,
     applied: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     keys: Vec<Value>,
-    /// `PAGE-2`: the filter and the order.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    /// `PAGE-2`: the list, the filter and the order.
+    #[serde(default)]
     query: String,
 }
 
@@ -97,7 +95,9 @@ pub(crate) struct Wanted {
     limit: usize,
     cursor: Option<Cursor>,
     pub(crate) filter: Option<Filter>,
-    order: Option<Order>,
+    /// Nothing but their ids when none was asked for.
+    order: Order,
+    is_ordered: bool,
     query: String,
 }
 
@@ -118,24 +118,22 @@ impl Page {
         let (filter, order) = (filter.transpose()?, order.transpose()?);
         if route.fields.contains_key("cursor") {
             // It cuts its list itself, and knows its own cursors.
-            return Self::default().wanted(filter, order);
+            return Self::default().wanted(&route.id, filter, order);
         }
-        self.wanted(filter, order)
+        self.wanted(&route.id, filter, order)
     }
 
-    fn wanted(&self, filter: Option<Filter>, order: Option<Order>) -> Result<Wanted> {
-        let query = match (&self.filter, &self.sort) {
-            (None, None) => String::new(),
-            (filter, sort) => {
-                let digest = Sha256::digest(json::canonical(&json!([filter, sort])));
-                hex::encode(digest.get(..8).unwrap_or_default())
-            }
-        };
-        let wanted = Wanted { limit: self.limit()?, cursor: self.cursor()?, filter, order, query };
+    fn wanted(&self, list: &str, filter: Option<Filter>, order: Option<Order>) -> Result<Wanted> {
+        let digest = Sha256::digest(json::canonical(&json!([list, self.filter, self.sort])));
+        let query = hex::encode(digest.get(..8).unwrap_or_default());
+        let (limit, cursor) = (self.limit()?, self.cursor()?);
+        let is_ordered = order.is_some();
+        let order = order.unwrap_or_default();
+        let wanted = Wanted { limit, cursor, filter, order, is_ordered, query };
         if let Some(cursor) = &wanted.cursor
             && cursor.query != wanted.query
         {
-            let why = "is of a list with another filter or sort: go on with the same, or begin without a cursor";
+            let why = "is of another list, or of this one with another filter or sort: go on with the same, or begin without a cursor";
             return Err(invalid("cursor", why));
         }
         Ok(wanted)
@@ -168,41 +166,30 @@ impl Wanted {
     /// Where the next part begins, among all records that are taken, in their order.
     fn start(&self, items: &[(Vec<Value>, Value)]) -> usize {
         let Some(cursor) = &self.cursor else { return 0 };
-        let begin = match &self.order {
-            Some(order) => items.partition_point(|(keys, item)| {
-                let at = (cursor.keys.as_slice(), cursor.after.as_str());
-                order.compare((keys, id_of(item).unwrap_or_default()), at).is_le()
-            }),
-            None => {
-                let mut items = items.iter();
-                let found = items.position(|(_, item)| id_of(item) == Some(&cursor.after));
-                found.map_or(cursor.place, |place| place + 1)
-            }
-        };
-        begin.min(items.len())
+        let at = (cursor.keys.as_slice(), cursor.after.as_str());
+        items.partition_point(|(keys, item)| {
+            self.order.compare((keys, id_of(item).unwrap_or_default()), at).is_le()
+        })
     }
 
     /// The part of a list of which all records are there.
     fn part(&self, items: Vec<Value>, source: &Source<'_>) -> Result<(Vec<Value>, Value)> {
-        let keys = |item: &Value| self.order.as_ref().map(|order| order.keys(item));
         let mut items: Vec<(Vec<Value>, Value)> = items
             .into_iter()
             .filter(|item| self.takes(item))
-            .map(|item| (keys(&item).unwrap_or_default(), item))
+            .map(|item| (self.order.keys(&item), item))
             .collect();
-        if let Some(order) = &self.order {
-            items.sort_by(|(one_keys, one), (other_keys, other)| {
-                let id = |item| id_of(item).unwrap_or_default();
-                order.compare((one_keys, id(one)), (other_keys, id(other)))
-            });
-        }
+        items.sort_by(|(one_keys, one), (other_keys, other)| {
+            let id = |item| id_of(item).unwrap_or_default();
+            self.order.compare((one_keys, id(one)), (other_keys, id(other)))
+        });
         let start = self.start(&items);
         let end = start.saturating_add(self.limit).min(items.len());
         let is_more = end < items.len();
         items.truncate(end);
         let items = items.split_off(start);
         let next = match items.last() {
-            Some((keys, last)) if is_more => self.next(last, keys.clone(), end, source)?,
+            Some((keys, last)) if is_more => self.next(last, keys.clone(), source)?,
             _ => Value::Null,
         };
         Ok((items.into_iter().map(|(_, item)| item).collect(), next))
@@ -223,7 +210,7 @@ impl Wanted {
             }
             if items.len() == self.limit {
                 if let Some(last) = items.last() {
-                    next = self.next(last, vec![], 0, source)?;
+                    next = self.next(last, vec![], source)?;
                 }
                 break;
             }
@@ -232,16 +219,10 @@ impl Wanted {
         Ok((items, next))
     }
 
-    fn next(
-        &self,
-        last: &Value,
-        keys: Vec<Value>,
-        place: usize,
-        source: &Source<'_>,
-    ) -> Result<Value> {
+    fn next(&self, last: &Value, keys: Vec<Value>, source: &Source<'_>) -> Result<Value> {
         let after = id_of(last).unwrap_or_default().to_owned();
         let (cluster, applied) = (source.cluster.to_owned(), source.applied);
-        let cursor = Cursor { after, place, cluster, applied, keys, query: self.query.clone() };
+        let cursor = Cursor { after, cluster, applied, keys, query: self.query.clone() };
         let bytes = serde_json::to_vec(&cursor).map_err(Error::internal)?;
         Ok(Value::String(URL_SAFE_NO_PAD.encode(bytes)))
     }
@@ -281,7 +262,7 @@ pub(super) fn list(
         source.admit(cursor)?;
     }
     let value = match &route.method.records {
-        Some(records) if wanted.order.is_none() => {
+        Some(records) if !wanted.is_ordered => {
             let after = wanted.cursor.as_ref().map(|cursor| cursor.after.as_str());
             let (items, next) =
                 wanted.taken(records(cx, view, input, after.unwrap_or_default())?, &source)?;
@@ -308,7 +289,7 @@ fn frame(value: Value, source: &Source<'_>, wanted: &Wanted) -> Result<Value> {
         return Err(Error::internal("a list method answered no items"));
     };
     if fields.contains_key("nextCursor") {
-        if wanted.order.is_some() {
+        if wanted.is_ordered {
             return Err(invalid("sort", "this list is in the order of its numbers: leave it out"));
         }
         items.retain(|item| wanted.takes(item));
@@ -332,7 +313,7 @@ mod tests {
     }
 
     fn framed_by(page: &Page, list: Value, source: &Source<'_>) -> Result<Value> {
-        let wanted = page.wanted(None, None)?;
+        let wanted = page.wanted("pets.list", None, None)?;
         wanted.cursor.as_ref().map_or(Ok(()), |cursor| source.admit(cursor))?;
         frame(list, source, &wanted)
     }
@@ -359,9 +340,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_whose_record_is_gone_goes_on_at_its_place() {
+    fn a_cursor_whose_record_is_gone_goes_on_behind_it_and_leaves_nothing_out() {
         let (_, next) = part(&["a", "b", "c"], 1, None);
-        assert_eq!(part(&["b", "c"], 5, next.as_deref()).0, ["c"]);
+        assert_eq!(part(&["b", "c"], 5, next.as_deref()).0, ["b", "c"]);
     }
 
     #[test]
@@ -410,6 +391,8 @@ mod tests {
         let first = framed_by(&page(Some("id != a"), None), ids.clone(), &HERE).unwrap();
         let cursor = first["nextCursor"].as_str().unwrap();
         assert!(framed_by(&page(Some("id != a"), Some(cursor)), ids.clone(), &HERE).is_ok());
+        let elsewhere = page(Some("id != a"), Some(cursor)).wanted("toys.list", None, None);
+        assert_eq!(elsewhere.err().unwrap().problems[0].pointer, "/cursor", "PAGE-2: another list");
         for other in [None, Some("id != b")] {
             let refused = framed_by(&page(other, Some(cursor)), ids.clone(), &HERE).unwrap_err();
             assert_eq!(refused.problems[0].pointer, "/cursor", "PAGE-2: {refused:?}");
@@ -424,11 +407,11 @@ mod tests {
             numbers.iter().map(|n| json!({"id": format!("i{n}"), "n": n})).collect()
         };
         let page = Page { limit: Some(2), sort: Some("-n".to_owned()), ..Page::default() };
-        let wanted = page.wanted(None, order()).unwrap();
+        let wanted = page.wanted("pets.list", None, order()).unwrap();
         let first = frame(items(&[1, 2, 3, 4, 5]), &HERE, &wanted).unwrap();
         assert_eq!(first["items"], items(&[5, 4]));
         let page = Page { cursor: first["nextCursor"].as_str().map(str::to_owned), ..page };
-        let wanted = page.wanted(None, order()).unwrap();
+        let wanted = page.wanted("pets.list", None, order()).unwrap();
         let second = frame(items(&[1, 2, 3, 5, 6]), &HERE, &wanted).unwrap();
         assert_eq!(second["items"], items(&[3, 2]));
     }
@@ -445,7 +428,7 @@ mod tests {
         let mut page = Page { limit: Some(100), ..Page::default() };
         let mut seen = 0;
         for part in 0..100 {
-            let wanted = page.wanted(None, None).unwrap();
+            let wanted = page.wanted("pets.list", None, None).unwrap();
             let (items, next) = wanted.taken(behind(part * 100), &HERE).unwrap();
             seen += items.len();
             page.cursor = next.as_str().map(str::to_owned);

@@ -120,24 +120,53 @@ impl Known {
                 _ => return Err(here.unknown(path, depth)),
             };
         }
-        if here.is_leaf() { Ok(here) } else { Err(here.unknown(path, path.len())) }
+        Ok(here)
     }
 
     fn is_leaf(&self) -> bool {
         self.anything || self.is_text || self.is_number || self.is_flag
     }
 
+    /// The same, for an order: only values have one.
+    ///
+    /// # Errors
+    /// As [`Known::find`], and of what has parts.
+    pub(super) fn find_value(&self, path: &[String]) -> Result<&Self, String> {
+        let here = self.find(path)?;
+        if here.is_leaf() { Ok(here) } else { Err(here.no_value(&path.join("."))) }
+    }
+
+    fn no_value(&self, whole: &str) -> String {
+        if self.fields.is_empty() {
+            return format!("{whole} is no value: add a dot and the name of what is in it");
+        }
+        let names: Vec<String> = self.fields.keys().map(|name| format!("{whole}.{name}")).collect();
+        format!("{whole} is not a value but has parts: {}", names.join(", "))
+    }
+
+    /// Where else a field of this name is.
+    fn elsewhere(&self, name: &str, depth: usize) -> Option<String> {
+        if depth > 3 {
+            return None;
+        }
+        self.fields.iter().find_map(|(part, of)| {
+            if of.fields.contains_key(name) {
+                return Some(format!("{part}.{name}"));
+            }
+            of.elsewhere(name, depth + 1).map(|rest| format!("{part}.{rest}"))
+        })
+    }
+
     fn unknown(&self, path: &[String], depth: usize) -> String {
         let whole = path.join(".");
         let before = path.iter().take(depth).map(|part| format!("{part}.")).collect::<String>();
         let names: Vec<&str> = self.fields.keys().map(String::as_str).collect();
-        let Some(name) = path.get(depth) else {
-            return format!(
-                "{whole} is not a value but has parts: {}",
-                names.iter().map(|name| format!("{before}{name}")).collect::<Vec<_>>().join(", ")
-            );
-        };
-        match nearest(name, names.iter().copied()) {
+        let name = path.get(depth).map_or("", String::as_str);
+        if name.is_empty() {
+            return format!("{whole:?} lacks a name beside a dot");
+        }
+        let near = nearest(name, names.iter().copied()).map(str::to_owned);
+        match near.or_else(|| self.elsewhere(name, 0)) {
             _ if names.is_empty() => format!(
                 "no record has a field {whole}: {} has no parts",
                 before.trim_end_matches('.')
@@ -155,6 +184,9 @@ impl Known {
     /// `LIST-1`: it can never be.
     pub(super) fn admits(&self, field: &str, op: Op, value: &Literal) -> Result<(), String> {
         let is_equality = matches!(op, Op::Equal | Op::NotEqual);
+        if !self.is_leaf() && !value.is_null() {
+            return Err(self.no_value(field));
+        }
         if value.is_null() {
             return if is_equality {
                 Ok(())

@@ -46,7 +46,7 @@ impl Order {
                     ));
                 }
             };
-            known.find(&path)?;
+            known.find_value(&path)?;
             fields.push(By { path, descending });
         }
         if fields.len() > ORDER_FIELDS_MAX {

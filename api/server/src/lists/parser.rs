@@ -63,7 +63,7 @@ impl Parser<'_> {
         let Some(Token { at, is }) = self.tokens.next() else {
             return fault(self.end, "a condition is missing, such as name = web");
         };
-        if depth >= DEPTH_MAX {
+        if depth > DEPTH_MAX {
             return fault(at, format!("more than {DEPTH_MAX} within each other"));
         }
         match is {

@@ -101,9 +101,9 @@ fn what_is_wrong_is_told_with_its_place() {
 fn depth_is_bounded_and_length_is_not_depth() {
     let nested = |deep: usize| format!("{}a = 1{}", "(".repeat(deep), ")".repeat(deep));
     let read = |filter: &str| Filter::read(filter, &Known::anything());
-    assert!(read(&nested(DEPTH_MAX - 1)).is_ok());
-    assert!(read(&nested(DEPTH_MAX)).unwrap_err().contains("within each other"), "LIST-2");
-    assert!(read(&"not ".repeat(DEPTH_MAX).to_string()).is_err());
+    assert!(read(&nested(DEPTH_MAX)).is_ok());
+    assert!(read(&nested(DEPTH_MAX + 1)).unwrap_err().contains("within each other"), "LIST-2");
+    assert!(read(&"not ".repeat(DEPTH_MAX + 1).to_string()).is_err());
     let wide = vec!["a = 1"; 200].join(" or ");
     assert!(read(&wide).is_ok());
 }
@@ -284,6 +284,8 @@ mod known {
             "status.restarts >= 3",
             "status.phase < s",
             "status.restarts = null",
+            "status != null",
+            "labels = null",
         ] {
             Filter::read(filter, &of_nodes()).unwrap_or_else(|why| panic!("{filter}: {why}"));
         }
@@ -300,6 +302,12 @@ mod known {
             "character 1: no record has a field status.phse; did you mean status.phase?"
         );
         assert!(refused("status = ready").contains("has parts: status.isUp, status.phase"));
+        assert_eq!(
+            refused("phase = ready"),
+            "character 1: no record has a field phase; did you mean parts.phase?"
+        );
+        assert!(refused("labels. = 1").contains("lacks a name"));
+        assert!(refused("labels = x").contains("add a dot"));
         assert!(refused("id.x = 1").contains("id has no parts"));
         let phase = refused("id = a and status.phase = raedy");
         assert!(phase.starts_with("character 27: status.phase is one of "), "{phase}");
