@@ -209,6 +209,14 @@ mod tests {
         run(&store, super::note);
         run(&store, |tx| sign(tx, &before, &seal));
         assert!(rows(&store)[0].1.note.is_none(), "SEAL-2");
+        let noted = store.view();
+        run(&store, |tx| {
+            let mut row = tx.get(&CHECKPOINTS, &1)?.unwrap();
+            row.head = hex::encode([0; 32]);
+            Ok(tx.put(&CHECKPOINTS, &1, &row)?)
+        });
+        run(&store, |tx| sign(tx, &noted, &seal));
+        assert!(rows(&store)[0].1.note.is_none(), "SEAL-2: it is another head than was noted");
     }
 
     #[test]
