@@ -54,8 +54,8 @@ pub(super) struct Narrow {
 /// What fits into a request; what is right is for the server to say.
 pub(super) fn short(text: &str) -> Result<String, String> {
     match text.chars().count() {
-        0..=2_000 => Ok(text.to_owned()),
-        count => Err(format!("it has {count} characters, the limit is 2000")),
+        0..=1_000 => Ok(text.to_owned()),
+        count => Err(format!("it has {count} characters, the limit is 1000")),
     }
 }
 

@@ -221,7 +221,7 @@ fn parameters() -> Value {
         "limit": query("limit", json!({"type": "integer", "minimum": 1, "maximum": envelope::LIMIT_MAX, "default": envelope::LIMIT_DEFAULT}), "Records at most."),
         "cursor": query("cursor", json!({"type": "string"}), "The `nextCursor` of the part before."),
         "filter": query("filter", json!({"type": "string", "maxLength": lists::FILTER_CHARS_MAX}), "Only the records that match: `status.phase = ready and not name in (a, b)`."),
-        "sort": query("sort", json!({"type": "string"}), "By which fields, a `-` before what descends: `status.phase,-createdAt`."),
+        "sort": query("sort", json!({"type": "string", "maxLength": lists::ORDER_CHARS_MAX}), "By which fields, a `-` before what descends: `status.phase,-createdAt`."),
         "watch": query("watch", json!({"type": "boolean"}), "Go on with what changes in the list, as server-sent events."),
         "lastEventId": query("lastEventId", json!({"type": "string"}), "As the header `Last-Event-ID`, which counts before it."),
         "lastEventIdHeader": head("Last-Event-ID", "For a watch: the id of the last event that was seen; it goes on behind it."),

@@ -26,16 +26,20 @@ const PAGE: usize = 1000;
 pub struct Asked {
     /// The first one; absent: the oldest that is kept.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     pub from: Option<u64>,
     /// The last one; absent: the newest.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     pub to: Option<u64>,
 }
 
 impl Check for Asked {
     fn check(&self, at: &str, problems: &mut Problems) {
-        if self.from == Some(0) {
-            problems.add(format!("{at}/from"), "records are numbered from 1");
+        for (name, number) in [("from", self.from), ("to", self.to)] {
+            if number == Some(0) {
+                problems.add(format!("{at}/{name}"), "records are numbered from 1");
+            }
         }
         if let (Some(from), Some(to)) = (self.from, self.to)
             && to < from
@@ -169,5 +173,23 @@ impl Export {
             self.before = record.hash;
         }
         Ok(lines.into_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_no_record_has_are_refused_and_not_looked_for() {
+        let problems = |from, to| {
+            let mut problems = Problems::default();
+            Asked { from, to }.check("", &mut problems);
+            problems.into_result().err().map(|error| error.problems.len()).unwrap_or_default()
+        };
+        assert_eq!(problems(Some(0), Some(0)), 2);
+        assert_eq!(problems(None, Some(0)), 1);
+        assert_eq!(problems(Some(3), Some(2)), 1);
+        assert_eq!(problems(Some(3), Some(3)), 0);
     }
 }

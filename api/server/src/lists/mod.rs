@@ -15,8 +15,10 @@ pub use filter::Filter;
 pub use known::Known;
 pub use order::Order;
 
-/// Characters of a filter at most.
-pub const FILTER_CHARS_MAX: usize = 2_000;
+/// Characters of a filter at most, so that one fits into the head of a request, whatever alphabet it is in.
+pub const FILTER_CHARS_MAX: usize = 1_000;
+/// Characters of an order at most.
+pub const ORDER_CHARS_MAX: usize = 100;
 /// Parentheses and `not`s within each other at most.
 pub const DEPTH_MAX: usize = 32;
 /// Fields of an order at most.

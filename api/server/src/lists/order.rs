@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde_json::Value;
 
 use super::{
-    ORDER_FIELDS_MAX,
+    ORDER_CHARS_MAX, ORDER_FIELDS_MAX,
     filter::{compare_numbers, resolve},
     known::Known,
     lexer::{Lexeme, lex},
@@ -29,6 +29,9 @@ impl Order {
     /// # Errors
     /// What is wrong with it, as a sentence.
     pub fn read(text: &str, known: &Known) -> Result<Self, String> {
+        if text.chars().count() > ORDER_CHARS_MAX {
+            return Err(format!("is longer than {ORDER_CHARS_MAX} characters"));
+        }
         let mut fields = vec![];
         for part in text.split(',').map(str::trim) {
             let (descending, name) = match part.strip_prefix('-') {
