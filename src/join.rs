@@ -8,6 +8,7 @@
 use std::{fs, io, net::SocketAddr, path::Path};
 
 use palisade_raft::{Identity, JoinError, Joining, Member, Neighbours, PeerTls, Vault};
+use palisade_secrets::keyring;
 use palisade_state::{ReplicaId, Rt};
 
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     replica_dir::{HistoryConfig, MemberConfig, ReplicaConfig, ReplicaDir},
 };
 
-/// What the replicas of a cluster hold alike, by file name below `pki/`.
+/// What the replicas of a cluster hold alike, by file name below `pki/`; beside these, the keys of secrets.
 const SHARED: [&str; 2] = ["ca.key", "backup.key"];
 
 /// What the cluster said about the replica that may join.
@@ -138,8 +139,9 @@ pub(crate) fn listening(text: &str) -> Result<NewReplica, String> {
 
 fn vault(dir: &ReplicaDir) -> Vault {
     let paths = SHARED.map(|name| (name, dir.pki(name)));
+    let pki = dir.path.join("pki");
     std::sync::Arc::new(move || {
-        let mut found = vec![];
+        let mut found = keyring::files_in(&pki)?;
         for (name, path) in &paths {
             match fs::read(path) {
                 Ok(content) => found.push(((*name).to_owned(), content)),
@@ -189,8 +191,8 @@ pub(crate) async fn first_steps(dir: &ReplicaDir, rt: Rt, neighbours: &Neighbour
         }
     })?;
     // The CA's key is last: a replica that has it has the others too.
-    let mut secrets: Vec<_> =
-        secrets.into_iter().filter(|(name, _)| SHARED.contains(&name.as_str())).collect();
+    let is_known = |name: &str| SHARED.contains(&name) || keyring::id_in(name).is_some();
+    let mut secrets: Vec<_> = secrets.into_iter().filter(|(name, _)| is_known(name)).collect();
     secrets.sort_by_key(|(name, _)| name == "ca.key");
     for (name, content) in &secrets {
         let path = dir.pki(name);

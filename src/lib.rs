@@ -17,6 +17,7 @@ pub mod output;
 pub mod recovery;
 pub mod replica_dir;
 pub mod secret;
+mod secret_keys;
 pub mod serve;
 
 pub use builder::Builder;

@@ -3,7 +3,7 @@
 //! ```text
 //! identity.json   cluster, lineage, epoch, replica id
 //! replica.toml    addresses, the initial members
-//! pki/            ca.pem, ca.key, replica.pem, replica.key, backup.key (keys 0600)
+//! pki/            ca.pem, ca.key, replica.pem, replica.key, backup.key, secrets-<id>.key (keys 0600)
 //! bootstrap.json  id and SHA-256 of the first admin token
 //! joined          there when it was made by `palisade cluster join`: it never forms a cluster
 //! started         made before the replica's first vote: from then on it must have a log

@@ -260,6 +260,9 @@ async fn with_replica(
     let filled = context.ports.members.fill(Arc::new(ReplicaMembers(replica.clone())));
     let history = Arc::new(ReplicaHistory::of(&replica));
     let filled = filled.and_then(|()| context.ports.history.fill(history));
+    let keys = crate::secret_keys::of(dir, &replica);
+    let keys = keys.map_err(|error| failed("cannot read the keys of secrets in pki/", &error))?;
+    let filled = filled.and_then(|()| context.ports.secret_keys.fill(Arc::new(keys)));
     let seal = ClusterSeal::derive(&pki.0.key_der(), pki.0.lineage());
     let seal = seal.map_err(|error| failed("cannot start", &error))?;
     let filled = filled.and_then(|()| context.ports.seal.fill(Arc::new(seal)));

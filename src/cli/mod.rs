@@ -22,6 +22,7 @@ mod logs;
 mod node;
 mod principal;
 mod role;
+mod secret;
 mod serve;
 mod session;
 mod spec_file;
@@ -160,6 +161,9 @@ enum Noun {
     /// Who shares the cluster, and what each may have
     #[command(visible_alias = "tenants")]
     Tenant(tenant::Tenant),
+    /// What workloads may know, and nobody reads back
+    #[command(visible_alias = "secrets")]
+    Secret(secret::Secret),
     /// The control plane itself
     Cluster(cluster::Cluster),
     /// What happened
@@ -282,6 +286,7 @@ async fn ask(noun: Noun, session: &Session) -> Outcome {
         Noun::Role(role) => role.run(session).await,
         Noun::Binding(binding) => binding.run(session).await,
         Noun::Tenant(tenant) => tenant.run(session).await,
+        Noun::Secret(secret) => secret.run(session).await,
         Noun::Cluster(cluster) => cluster.run(session).await,
         Noun::Event(event) => event.run(session).await,
         Noun::Audit(audit) => audit.run(session).await,

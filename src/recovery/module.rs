@@ -54,6 +54,9 @@ impl From<serde_json::Error> for Ended {
 }
 
 fn unusable(error: &BackupError) -> Error {
+    if let BackupError::Unfit(_) = error {
+        return Error::new(Code::Unavailable, chain(error));
+    }
     Error::new(Code::InvalidConfig, format!("this replica cannot make a backup: {}", chain(error)))
         .hint(
             "every replica needs the same 32 random bytes in its pki/backup.key (mode 0600): copy the file from \
@@ -89,7 +92,7 @@ fn backup(source: Option<Source>, cx: MethodContext) -> BoxFuture<'static, Resul
         // Whatever consistency was asked for: a backup misses nothing that was acknowledged before it.
         let view = cx.context.store.linearizable().await?;
         let status = cx.context.store.status();
-        let head = source.head(&status, cx.context.rt.wall_ms());
+        let head = source.head(&status, &view, cx.context.rt.wall_ms());
         let head = head.map_err(|error| unusable(&error))?;
         tracing::info!(revision = view.revision(), by = cx.principal.name, "a backup begins");
         Ok(encoded(head, view))

@@ -15,6 +15,7 @@ use palisade_raft::{
     backup::{BackupError, BackupKey, BackupReader, Info},
     offline::{OfflineError, Reborn, seed},
 };
+use palisade_secrets::keyring::{self, Files};
 use palisade_state::{Formation, ReplicaId, Tx, command::AuditDraft};
 use serde_json::json;
 
@@ -125,20 +126,21 @@ pub enum RestoreError {
     Keep(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// The CA and the backup key of the new cluster.
+/// The CA, the backup key and the keys of secrets of the new cluster. A fork gets none of the old ones.
 fn keys(
     options: &RestoreOptions,
     reader: &BackupReader,
     lineage: &str,
-) -> Result<(Authority, BackupKey), RestoreError> {
+) -> Result<(Authority, BackupKey, Files), RestoreError> {
     if options.fork {
         let authority = Authority::create(lineage, edge::wall_ms())?;
-        return Ok((authority, BackupKey::new(edge::random_bytes())));
+        return Ok((authority, BackupKey::new(edge::random_bytes()), vec![]));
     }
     let file = options.key.as_deref().ok_or(RestoreError::NoKey)?;
     let key = BackupKey::load(file)?;
     let ca_key = reader.ca_key(&key, file)?;
-    Ok((Authority::from_pem(&reader.info().head.ca_pem, &ca_key)?, key))
+    let secret_keys = reader.secret_keys(&key, file)?;
+    Ok((Authority::from_pem(&reader.info().head.ca_pem, &ca_key)?, key, secret_keys))
 }
 
 /// Makes the directories of a new cluster's replicas from a backup. `keep` keeps the way in, whose token is nowhere else;
@@ -161,14 +163,14 @@ pub fn restore<E: std::error::Error + Send + Sync + 'static>(
         return Err(RestoreError::Epoch { given: epoch, backup: head.epoch });
     }
     let lineage = if options.fork { new_id("ln") } else { head.lineage };
-    let (authority, backup_key) = keys(options, &reader, &lineage)?;
+    let (authority, backup_key, secret_keys) = keys(options, &reader, &lineage)?;
     let cluster = new_id("cl");
     let formation = Formation { cluster: cluster.clone(), lineage: lineage.clone(), epoch };
     let mut reborn = Reborn::new(reader.load()?, formation);
     ids_are_new(&reborn, &options.replicas)?;
     let (token, secret) = (token_id(), NewSecret::generate());
     let admin = Bootstrap { token_id: token.clone(), secret_sha256: secret.sha256() };
-    first_entry(&mut reborn, &admin, &head.cluster)?;
+    first_entry(&mut reborn, &admin, &head.cluster, options.fork)?;
     claim(&options.dir)?;
     let life = Life {
         cluster: cluster.clone(),
@@ -181,7 +183,7 @@ pub fn restore<E: std::error::Error + Send + Sync + 'static>(
         heartbeat_ms: options.heartbeat_ms,
         node_lost_ms: options.node_lost_ms,
     };
-    let replicas = write(&options.dir, &life, &reborn, head.term)?;
+    let replicas = write(&options.dir, &life, &reborn, (head.term, &secret_keys))?;
     let context = Context {
         name: options.context.clone(),
         addrs: options
@@ -214,10 +216,18 @@ fn ids_are_new(reborn: &Reborn, replicas: &[NewReplica]) -> Result<(), RestoreEr
 }
 
 /// What the new life begins with: a way in, and a word about where it comes from.
-fn first_entry(reborn: &mut Reborn, admin: &Bootstrap, from: &str) -> Result<(), RestoreError> {
+fn first_entry(
+    reborn: &mut Reborn,
+    admin: &Bootstrap,
+    from: &str,
+    is_fork: bool,
+) -> Result<(), RestoreError> {
     let view = reborn.view();
     let mut tx = Tx::new(view.clone());
     put_admin(&mut tx, admin, "restore", "restore").map_err(RestoreError::First)?;
+    if is_fork {
+        palisade_secrets::lose_keys(&mut tx).map_err(RestoreError::First)?;
+    }
     tx.audit(AuditDraft {
         actor: "restore".to_owned(),
         method: "cluster.restore".to_owned(),
@@ -235,12 +245,17 @@ fn write(
     dir: &Path,
     life: &Life<'_>,
     reborn: &Reborn,
-    term: u64,
+    (term, secret_keys): (u64, &Files),
 ) -> Result<Vec<PathBuf>, InitError> {
     let members: Vec<Member> =
         life.replicas.iter().map(|replica| (&replica.member()).into()).collect();
     let view = reborn.view();
     let written = write_replicas(dir, life, edge::wall_ms(), |path, identity| {
+        let pki = path.join("pki");
+        for (name, content) in secret_keys {
+            keyring::write(&pki, name, content)
+                .map_err(|source| OfflineError::Dir { dir: pki.clone(), source })?;
+        }
         seed(&path.join("data"), identity, &view, term, &members)
     });
     if written.is_err() {

@@ -158,7 +158,7 @@ impl Schedule {
         let store = &cx.context.store;
         let view = store.linearizable().await?;
         let (now_ms, created_ms) = (view.clock().now_ms, cx.context.rt.wall_ms());
-        let head = self.source.head(&store.status(), created_ms);
+        let head = self.source.head(&store.status(), &view, created_ms);
         let head = head.map_err(|error| failed_with(chain(&error)))?;
         let (file, info) = self.put(head, view).await?;
         tracing::info!(file, bytes = info.file_bytes, "a scheduled backup was written");

@@ -4,7 +4,8 @@ use std::{fmt, path::PathBuf, sync::Arc};
 
 use palisade_api::pki::Authority;
 use palisade_raft::backup::{BackupError, BackupHead, BackupKey, BackupMember};
-use palisade_state::{command::FORMAT, port::ClusterStatus};
+use palisade_secrets::keyring;
+use palisade_state::{View, command::FORMAT, port::ClusterStatus};
 
 use crate::{
     edge,
@@ -18,6 +19,8 @@ pub struct Source {
     ca_key_pem: Arc<str>,
     /// Read each time: it may be put there while the replica runs.
     key_file: PathBuf,
+    /// Where the keys of secrets are.
+    pki: PathBuf,
     schedule: Option<BackupConfig>,
     /// Where a backup is written before it is sent.
     scratch: PathBuf,
@@ -37,6 +40,7 @@ impl Source {
             ca_pem: authority.cert_pem().into(),
             ca_key_pem: authority.key_pem().into(),
             key_file: dir.pki("backup.key"),
+            pki: dir.path.join("pki"),
             schedule: dir.config.backup.clone(),
             scratch: dir.path.join("scheduled.backup"),
         }
@@ -60,11 +64,17 @@ impl Source {
         &self.key_file
     }
 
-    /// The header of a backup that is made now.
+    /// The header of a backup of this view that is made now.
     ///
     /// # Errors
-    /// The backup key cannot be read, or the CA's key not be sealed.
-    pub fn head(&self, status: &ClusterStatus, created_ms: u64) -> Result<BackupHead, BackupError> {
+    /// The backup key cannot be read, the CA's key not be sealed, or this replica lacks a key without which the secrets
+    /// in it were lost.
+    pub fn head(
+        &self,
+        status: &ClusterStatus,
+        view: &View,
+        created_ms: u64,
+    ) -> Result<BackupHead, BackupError> {
         let members = status.members.iter().map(|member| BackupMember {
             id: member.id.0,
             peer_addr: member.peer_addr.clone(),
@@ -72,7 +82,18 @@ impl Source {
             voter: member.voter,
         });
         let life = (status.cluster.clone(), status.lineage.clone(), status.epoch);
-        self.head_of(life, members.collect(), created_ms)
+        let head = self.head_of(life, members.collect(), created_ms)?;
+        let has = |id: &str| head.secret_keys.iter().any(|f| keyring::id_in(&f.name) == Some(id));
+        let needed = palisade_secrets::needed_keys(view)
+            .map_err(|error| BackupError::Unfit(format!("the keys of secrets: {error}")))?;
+        match needed.iter().find(|id| !has(id)) {
+            None => Ok(head),
+            Some(id) => Err(BackupError::Unfit(format!(
+                "secrets without their key, and pki/{} is not on this replica: it gets it by itself; make the backup \
+                 then, or through another replica",
+                keyring::file_name(id)
+            ))),
+        }
     }
 
     /// The header of a backup of this life (cluster, lineage, epoch) with these members.
@@ -87,6 +108,15 @@ impl Source {
     ) -> Result<BackupHead, BackupError> {
         let key = BackupKey::load(&self.key_file)?;
         let ca_key = key.seal(&lineage, &self.ca_key_pem, edge::random_bytes())?;
+        let files = keyring::files_in(&self.pki).map_err(|source| BackupError::Io {
+            op: "read",
+            file: self.pki.clone(),
+            source,
+        })?;
+        let seal = |(name, content): &(String, Vec<u8>)| {
+            key.seal_file(&lineage, name, content, edge::random_bytes())
+        };
+        let secret_keys = files.iter().map(seal).collect::<Result<Vec<_>, _>>()?;
         Ok(BackupHead {
             cluster,
             lineage,
@@ -101,6 +131,7 @@ impl Source {
             members,
             ca_pem: self.ca_pem.to_string(),
             ca_key,
+            secret_keys,
         })
     }
 }

@@ -104,7 +104,8 @@ impl Walker<'_> {
             }
         }
         if !has_type(schema, value) {
-            problems.add(at, format!("must be {}, is {}", type_words(schema), describe(value)));
+            let is = if is_secret(schema) { "something else".to_owned() } else { describe(value) };
+            problems.add(at, format!("must be {}, is {is}", type_words(schema)));
             return;
         }
         self.constants(schema, value, at, problems);
@@ -263,6 +264,11 @@ fn type_words(schema: &Value) -> String {
 }
 
 /// A value in a few words, for messages; long ones are cut.
+/// What is there must not be repeated.
+fn is_secret(schema: &Value) -> bool {
+    schema.get("writeOnly") == Some(&Value::Bool(true))
+}
+
 fn describe(value: &Value) -> String {
     match value {
         Value::Object(_) => "an object".to_owned(),

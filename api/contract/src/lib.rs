@@ -19,6 +19,7 @@ pub mod node_spec;
 pub mod past;
 pub mod ports;
 pub mod registry;
+pub mod secrets;
 pub mod tenants;
 pub mod time;
 
@@ -35,3 +36,4 @@ pub use module::{
 };
 pub use past::When;
 pub use registry::Registry;
+pub use secrets::{SecretBytes, SecretRef};

@@ -178,6 +178,8 @@ pub struct Method {
     pub media: &'static str,
     /// Whether it is in the audit chain although it writes nothing.
     pub audited: bool,
+    /// Fields of the input whose text is a secret: not in what ties an idempotency key to its request, and not in a URL.
+    pub secret: &'static [&'static str],
     /// Whether it also reads the state as it was: it reads nothing but the view, and of that only kept tables.
     pub past: bool,
     /// JSON Schema of the input.
@@ -223,6 +225,7 @@ impl Method {
             watched: None,
             media: TEXT,
             audited: false,
+            secret: &[],
             past: false,
             input: <SchemaGenerator>::subschema_for::<I>,
             output: <SchemaGenerator>::subschema_for::<O>,
@@ -414,6 +417,13 @@ impl Method {
     #[must_use]
     pub fn audited(mut self) -> Self {
         self.audited = true;
+        self
+    }
+
+    /// These fields of its input are secrets (`SEC-1`): their schema is `writeOnly`, so that no problem tells what they hold.
+    #[must_use]
+    pub fn secret(mut self, fields: &'static [&'static str]) -> Self {
+        self.secret = fields;
         self
     }
 

@@ -15,6 +15,7 @@ use crate::{
     method::Method,
     node::{Node, NodeStatus},
     node_spec::NodeSpecPart,
+    secrets::{SecretRef, SecretUsers},
 };
 
 /// What a module is. Everything but its name has a default.
@@ -111,6 +112,19 @@ pub trait Module: Send + Sync {
     /// A record cannot be read.
     fn tenants_in_use(&self, _view: &View) -> Result<BTreeSet<String>> {
         Ok(BTreeSet::new())
+    }
+
+    /// Who uses a secret of a tenant, so that it is not removed, and so that nodes are told of its next version.
+    ///
+    /// # Errors
+    /// A record cannot be read.
+    fn secret_users(
+        &self,
+        _view: &View,
+        _tenant: &str,
+        _secret: &SecretRef,
+    ) -> Result<SecretUsers> {
+        Ok(SecretUsers::default())
     }
 
     /// Removes at most [`crate::tenants::SWEEP_MAX`] rows of each kind of a tenant that is being deleted, in which nothing

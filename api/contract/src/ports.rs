@@ -20,6 +20,7 @@ use crate::{
     method::{ByteStream, Resource},
     node::{HostFacts, Node},
     past::{History, Seal},
+    secrets::{SecretKeys, Secrets},
     tenants::Tenants,
 };
 
@@ -44,6 +45,10 @@ pub struct Ports {
     pub history: Port<dyn History>,
     /// Filled by the process, where there is a key to sign the audit chain with.
     pub seal: Port<dyn Seal>,
+    /// Filled by the process, where there is a directory for keys.
+    pub secret_keys: Port<dyn SecretKeys>,
+    /// Filled by secrets.
+    pub secrets: Port<dyn Secrets>,
     /// Filled by tenancy.
     pub tenants: Port<dyn Tenants>,
 }

@@ -14,6 +14,7 @@ use palisade_contract::{Module, Registry, Result};
 use palisade_iam::{Bootstrap, Iam};
 use palisade_inventory::Inventory;
 use palisade_scheduler::NodeControllers;
+use palisade_secrets::SecretsModule;
 use palisade_tenancy::Tenancy;
 use palisade_workloads::WorkloadsModule;
 
@@ -68,6 +69,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
     let iam = Arc::new(Iam::new(settings.bootstrap));
     let tenancy = Arc::new(Tenancy::default());
     let commands = Arc::new(CommandsModule::default());
+    let secrets = Arc::new(SecretsModule::default());
     let mut modules: Vec<Arc<dyn Module>> = vec![
         server.clone(),
         controllers.clone(),
@@ -76,6 +78,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
         iam.clone(),
         tenancy.clone(),
         commands.clone(),
+        secrets.clone(),
         Arc::new(AuditModule),
         Arc::new(WorkloadsModule),
     ];
@@ -85,6 +88,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
     iam.bind(&registry);
     tenancy.bind(&registry);
     commands.bind(&registry);
+    secrets.bind(&registry);
     Ok(Assembled { registry, server })
 }
 

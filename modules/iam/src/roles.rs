@@ -17,7 +17,7 @@ pub enum Role {
 pub const ROLES: [Role; 4] = [Role::Viewer, Role::Operator, Role::TenantAdmin, Role::ClusterAdmin];
 
 /// Areas that operators may only read: who gets in, and what the cluster is made of.
-const GUARDED_AREAS: [&str; 11] = [
+const GUARDED_AREAS: [&str; 12] = [
     "join-tokens",
     "api-tokens",
     "auth",
@@ -29,6 +29,7 @@ const GUARDED_AREAS: [&str; 11] = [
     "audit",
     "system",
     "tenants",
+    "secret-keys",
 ];
 
 /// Of those, what the admin of a tenant may change within it.

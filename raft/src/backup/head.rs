@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use palisade_state::View;
 
-use super::Sealed;
+use super::{Sealed, SealedFile};
 
 /// A member of the cluster when it was backed up. For people to read: a restore names its own.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -50,6 +50,9 @@ pub struct BackupHead {
     pub ca_pem: String,
     /// The CA's key (PEM), sealed.
     pub ca_key: Sealed,
+    /// The keys that secrets in the state are sealed with, themselves sealed. Backups of earlier releases have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secret_keys: Vec<SealedFile>,
 }
 
 impl BackupHead {

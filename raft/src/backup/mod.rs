@@ -28,7 +28,7 @@ use palisade_state::snapshot::LoadError;
 pub use format::{FORMAT, MAX_CHUNK, Totals};
 pub use head::{BackupHead, BackupMember};
 pub use reader::{BackupReader, Checker, Chunks, Info};
-pub use seal::{BackupKey, Sealed};
+pub use seal::{BackupKey, Sealed, SealedFile};
 pub use writer::{Encoder, write_backup};
 
 /// Why a backup cannot be made, read or opened.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use palisade_state::{State, snapshot::Loader};
 
 use super::{
-    BackupError, BackupHead, BackupKey, Totals,
+    BackupError, BackupHead, BackupKey, SealedFile, Totals,
     format::{Parser, Piece},
 };
 
@@ -131,6 +131,28 @@ impl BackupReader {
             loader.chunk(&chunk?).map_err(unloadable)?;
         }
         loader.finish().map_err(unloadable)
+    }
+
+    /// The keys of secrets, by the names of their files. Secret.
+    ///
+    /// # Errors
+    /// The key in the file `from` does not open one.
+    pub fn secret_keys(
+        &self,
+        key: &BackupKey,
+        from: &Path,
+    ) -> Result<Vec<(String, Vec<u8>)>, BackupError> {
+        let BackupHead { lineage, secret_keys, .. } = &self.info.head;
+        let open = |file: &SealedFile| {
+            let content = key.open_file(lineage, file).ok_or_else(|| BackupError::WrongKey {
+                file: self.path.clone(),
+                key: from.to_owned(),
+                wanted: file.sealed.key_id.clone(),
+                given: key.id(),
+            })?;
+            Ok((file.name.clone(), content))
+        };
+        secret_keys.iter().map(open).collect()
     }
 
     /// The CA's key (PEM). Secret.

@@ -33,6 +33,21 @@ impl fmt::Debug for BackupKey {
     }
 }
 
+/// A sealed file.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SealedFile {
+    /// Its name.
+    pub name: String,
+    /// Its content.
+    pub sealed: Sealed,
+}
+
+/// What ties a sealed file to its name and its backup's lineage.
+fn bound_to(lineage: &str, name: &str) -> Vec<u8> {
+    format!("palisade backup: the file {name} of {lineage}").into_bytes()
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -81,6 +96,37 @@ impl BackupKey {
     fn cipher(&self) -> Result<LessSafeKey, BackupError> {
         let key = UnboundKey::new(&CHACHA20_POLY1305, &self.0).map_err(|_| BackupError::Seal)?;
         Ok(LessSafeKey::new(key))
+    }
+
+    /// Seals a file of a lineage that only replicas may hold. The nonce must be fresh random bytes.
+    ///
+    /// # Errors
+    /// The cipher failed.
+    pub fn seal_file(
+        &self,
+        lineage: &str,
+        name: &str,
+        content: &[u8],
+        nonce: [u8; NONCE_BYTES],
+    ) -> Result<SealedFile, BackupError> {
+        let mut data = content.to_vec();
+        let unique = Nonce::assume_unique_for_key(nonce);
+        self.cipher()?
+            .seal_in_place_append_tag(unique, Aad::from(bound_to(lineage, name)), &mut data)
+            .map_err(|_| BackupError::Seal)?;
+        let sealed = Sealed { key_id: self.id(), nonce: hex(&nonce), data: hex(&data) };
+        Ok(SealedFile { name: name.to_owned(), sealed })
+    }
+
+    /// Opens what [`BackupKey::seal_file`] sealed; `None` when this is not the key, or it is not that file.
+    #[must_use]
+    pub fn open_file(&self, lineage: &str, file: &SealedFile) -> Option<Vec<u8>> {
+        let nonce = unhex(&file.sealed.nonce)?;
+        let nonce = Nonce::try_assume_unique_for_key(&nonce).ok()?;
+        let mut data = unhex(&file.sealed.data)?;
+        let bound = Aad::from(bound_to(lineage, &file.name));
+        let plain = self.cipher().ok()?.open_in_place(nonce, bound, &mut data).ok()?;
+        Some(plain.to_vec())
     }
 
     /// Seals the CA's key of a lineage. The nonce must be fresh random bytes.

@@ -8,6 +8,7 @@ use palisade_state::{ReplicaId, port::timeout};
 
 use super::{
     Change, ManageError, Managed, Result, Why,
+    enrol::Secrets,
     leader::{Members, not_leader},
 };
 use crate::{
@@ -22,6 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 const LOST_AFTER: Duration = Duration::from_secs(1);
 const HELLO_LIMIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
+/// How long a member may take to hand out what only replicas may hold.
+const TRUST_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a call came to: a result, or who leads.
 pub(crate) enum Heard {
@@ -208,6 +211,22 @@ impl<R: AsyncRuntime> Replica<R> {
             return Err(ManageError { why: Why::Unavailable, detail: error.to_string() });
         }
         self.asking.ask(change, dry_run).await
+    }
+
+    /// What each other member hands out of what only replicas may hold, from those that answer. Secret.
+    pub async fn secrets_of_others(&self) -> Vec<Secrets> {
+        let members = &self.asking.members;
+        let me = members.me();
+        let others = members.peers.addresses().peers().into_iter().filter(|id| *id != me);
+        let calls = others.map(|id| async move {
+            let peer = members.peers.client(id, Purpose::Store);
+            timeout(members.rt.as_ref(), TRUST_LIMIT, peer.trust(me)).await
+        });
+        let given = join_all(calls).await.into_iter().flatten().filter_map(|answer| {
+            let secrets = answer.ok()?.secrets;
+            Some(secrets.into_iter().map(|s| (s.name, s.content.to_vec())).collect())
+        });
+        given.collect()
     }
 
     /// Whether it must not start again from its directory: it was removed from its cluster, or is a copy.

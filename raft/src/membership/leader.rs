@@ -172,7 +172,7 @@ impl<R: AsyncRuntime> Members<R> {
             }
             let vault = vault.ok_or_else(|| PeerError::Failed("it holds no secrets".to_owned()))?;
             let secrets = vault().map_err(|error| PeerError::Failed(error.to_string()))?;
-            tracing::info!(replica = from, "a member was given the cluster's secrets");
+            tracing::info!(replica = from, "a member was given what only replicas may hold");
             let secret =
                 |(name, content): (String, Vec<u8>)| wire::Secret { name, content: content.into() };
             Ok(wire::TrustReply { secrets: secrets.into_iter().map(secret).collect() })

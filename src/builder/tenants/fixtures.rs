@@ -196,6 +196,20 @@ fn tenants(all: &mut BTreeMap<&'static str, Vec<Case>>) {
     all.insert("tenants.remove", both(&json!({"force": true})));
 }
 
+/// Of a secret of another tenant, of the cluster's keys, and of values that are not the caller's to set.
+fn secrets(all: &mut BTreeMap<&'static str, Vec<Case>>) {
+    let names = ["ledger-password"];
+    let mut set = of("secret", &names, &json!({"value": "mine"}));
+    // Without a tenant it would be one of the caller's own.
+    set.retain(|case| case.input.get("tenant").is_some());
+    all.insert("secrets.set", set);
+    all.insert("secrets.get", of("secret", &names, &json!({})));
+    all.insert("secrets.remove", of("secret", &names, &json!({})));
+    all.insert("secrets.list", list(Expect::Own, []));
+    all.insert("secretKeys.list", refused([json!({})]));
+    all.insert("secretKeys.rotate", refused([json!({})]));
+}
+
 /// The ways to try each method, by its name.
 pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
     let mut all = BTreeMap::new();
@@ -205,6 +219,7 @@ pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
     cluster(&mut all);
     access(&mut all);
     tenants(&mut all);
+    secrets(&mut all);
     let numbered = || {
         let mut cases = list(Expect::Own, [json!({"tenant": VICTIM, "from": 0})]);
         cases.extend(one(Expect::Own, json!({"from": 0, "limit": 1000})));

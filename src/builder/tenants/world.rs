@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use futures::executor::block_on;
+use futures::{executor::block_on, future::ready};
 use palisade_api::{
     GatewayOptions, LocalApi, LocalOptions,
     envelope::{CallOptions, Caller, Reply},
@@ -21,6 +21,7 @@ use palisade_contract::{
 };
 use palisade_modules::Assembled;
 use palisade_scheduler::migrate;
+use palisade_secrets::keyring::KeyRing;
 use palisade_state::{
     Role, Runtime, Store, View,
     command::{FenceCheck, Finish, Kind, WorkerBeat},
@@ -48,6 +49,7 @@ pub struct World {
     rt: Arc<StepRuntime>,
     tokens: u8,
     _running: Running,
+    _keys: tempfile::TempDir,
 }
 
 /// What there is of a tenant.
@@ -89,6 +91,10 @@ impl World {
         cx.ports.history.fill(Arc::new(Still(store.clone()))).unwrap();
         let seal = ClusterSeal::derive(b"canary-of-the-ca", "memory").unwrap();
         cx.ports.seal.fill(Arc::new(seal)).unwrap();
+        let keys = tempfile::tempdir().unwrap();
+        let nobody: palisade_secrets::keyring::Ask = Arc::new(|| Box::pin(ready(vec![])));
+        let ring = KeyRing::open(keys.path().to_owned(), nobody).unwrap();
+        cx.ports.secret_keys.fill(Arc::new(ring)).unwrap();
         let running = block_on(Running::start(&registry, &cx)).unwrap();
         block_on(migrate::run(&cx, &registry)).unwrap();
         let authority = Arc::new(Authority::create("memory", rt.wall_ms()).unwrap());
@@ -103,9 +109,19 @@ impl World {
             own_address: "replica-1:2".to_owned(),
         });
         let api = api.unwrap();
-        let world = Self { store, registry, api, cx, rt, tokens: 0, _running: running };
+        let world =
+            Self { store, registry, api, cx, rt, tokens: 0, _running: running, _keys: keys };
         world.beat();
+        world.keys();
         world
+    }
+
+    /// The first key of secrets, which comes by itself where tasks run.
+    fn keys(&self) {
+        for _ in 0..3 {
+            block_on(palisade_secrets::look(&self.cx)).unwrap();
+            self.settle();
+        }
     }
 
     fn beat(&self) {
@@ -240,6 +256,11 @@ impl World {
         self.done(&admin(), "roleBindings.create", &bound);
         let (bot, _) = self.principals_token(&principal);
         credentials.insert("principal", bot);
+        let secret = json!({
+            "secret": format!("{workload}-password"), "tenant": tenant,
+            "value": format!("canary-secret-of-{workload}"),
+        });
+        self.done(&admin(), "secrets.set", &secret);
         let spec = json!({
             "workload": workload, "name": workload, "tenant": tenant, "count": 2,
             "task": {

@@ -298,6 +298,7 @@ fn head(created_ms: u64) -> BackupHead {
     BackupHead {
         cluster: formation.cluster.clone(),
         ca_key: BackupKey::new([7; 32]).seal(&lineage, "key", [1; 12]).unwrap(),
+        secret_keys: vec![],
         lineage,
         epoch: formation.epoch,
         term: 0,

@@ -343,6 +343,20 @@ impl Envelope {
         }
     }
 
+    /// The input as a request is known by: `SEC-1`, what is secret is in it as a keyed digest.
+    fn blinded(&self, call: &Call<'_>, input: &Value) -> Result<Value> {
+        let mut input = input.clone();
+        for field in call.route.method.secret {
+            if let Some(Value::String(text)) = input.get_mut(*field) {
+                let secrets = self.context.ports.secrets.filled().ok_or_else(|| {
+                    Error::new(Code::Unsupported, "this process takes no secrets: ask a replica")
+                })?;
+                *text = secrets.blind(&call.view, text)?;
+            }
+        }
+        Ok(input)
+    }
+
     async fn mutate(
         &self,
         call: &Call<'_>,
@@ -350,6 +364,7 @@ impl Envelope {
         build: impl Fn(&mut Tx) -> Result<Value> + Send + Sync,
     ) -> Result<Answer> {
         let key = call.options.idempotency_key.as_deref();
+        let input = &self.blinded(call, input)?;
         let once = Once {
             may_be_known: key.is_some(),
             key: match key {

@@ -307,6 +307,7 @@ impl Rest {
             request::merge(&mut input, &name, read(&name, &text), "path")?;
         }
         for (name, text) in query.fields {
+            request::refuse_in_url(route.method.secret, &name)?;
             request::merge(&mut input, &name, read(&name, &text), "query")?;
         }
         Ok(Value::Object(input))

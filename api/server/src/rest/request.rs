@@ -184,6 +184,19 @@ fn refuse_secret(name: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a secret of a method's input in the query.
+///
+/// # Errors
+/// `INVALID_INPUT`.
+pub(crate) fn refuse_in_url(secret: &[&str], name: &str) -> Result<()> {
+    if !secret.contains(&name) {
+        return Ok(());
+    }
+    let why = "a secret in a query string ends up in logs and histories, and is not read";
+    Err(invalid(&format!("/{name}"), why)
+        .hint("send it in the body, and give the secret another value"))
+}
+
 /// The caller's idempotency key, quoted (a structured-field string) or bare.
 ///
 /// # Errors
