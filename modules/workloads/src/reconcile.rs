@@ -333,6 +333,8 @@ impl<'a> Converge<'a> {
         let ids = |names: &[String]| names.iter().filter_map(|id| InstanceId::parse(id)).collect();
         let remove: Vec<InstanceId> = ids(&step.remove);
         self.leave_all(tx, &remove)?;
+        // What leaves makes room for the next step, and nobody else tells of what no agent had.
+        self.again |= !remove.is_empty();
         let restart: Vec<InstanceId> = ids(&step.restart);
         for id in restart {
             if !self.has_room() {

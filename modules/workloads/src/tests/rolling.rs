@@ -69,6 +69,26 @@ fn an_update_that_does_not_become_healthy_leaves_the_old_ones_alone() {
     assert_eq!((world.phase("web").as_str(), world.ready()), ("running", 3));
 }
 
+/// Found by the simulator: the old instance stayed until something else happened to its workload.
+#[test]
+fn an_update_of_one_that_waits_goes_on_although_no_agent_has_anything_to_tell() {
+    let world = World::new(&NODES);
+    world.apply(web(1));
+    world.settle(&NODES);
+    let too_large = json!({"resources": {"cpumem": {"cpu-request": "1000"}}});
+    world.apply(with(web(3), &too_large));
+    world.settle(&NODES);
+    assert_eq!(world.names().len(), 4, "three wait, and the old one stays: {:?}", world.names());
+    world.apply(newer(web(1)));
+    while world.bench.step() > 0 {}
+    let newest = |row: &&crate::records::InstanceRow| row.version == 3;
+    let rows = crate::records::INSTANCES.all(&world.bench.view()).unwrap();
+    let rows: Vec<_> = rows.into_iter().map(|(_, row)| row.value).collect();
+    assert_eq!(rows.iter().filter(newest).count(), 1, "{rows:?}");
+    roll(&world, 1, 2);
+    assert_eq!((world.phase("web").as_str(), world.names().len()), ("running", 1));
+}
+
 #[test]
 fn a_change_of_count_alone_replaces_nothing() {
     let world = World::new(&NODES);
