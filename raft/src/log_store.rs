@@ -224,6 +224,13 @@ impl LogStore {
         self.last_index().max(self.kept.newest().map_or(0, |newest| newest.index))
     }
 
+    /// The index up to which all is in the log or in a snapshot, durably; 0: nothing is. A leader may have applied more,
+    /// which others made durable.
+    pub(crate) fn durable(&self) -> u64 {
+        let flushed = self.flushed.load(Ordering::Acquire);
+        flushed.max(self.kept.newest().map_or(0, |newest| newest.index))
+    }
+
     fn tail(&self) -> MutexGuard<'_, Tail> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,6 +4,9 @@
 //! - `REPORT-1` Nothing is proposed while nothing has changed: an idle cluster reports nothing.
 //! - `REPORT-2` What leaves memory is durable in the history of a majority of the voters. A replica that has lost what
 //!   it had reported says so at once.
+//! - `REPORT-3` An audit record that a replica reports as durable is behind an entry that is durable in its own log, too:
+//!   others take the report for what its log had (`LOST-3`). A leader whose disk is slow has applied more than that, by
+//!   the word of the others, and its history may be durable first.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,6 +23,7 @@ use crate::{
     forward::Forwarder,
     history::{Durable, History},
     leadership::Leadership,
+    log_store::LogStore,
     proposer::Proposer,
     types::Raft,
 };
@@ -39,6 +43,7 @@ pub(crate) struct Reporter<R: AsyncRuntime> {
     pub(crate) proposer: Proposer,
     pub(crate) forwarder: Arc<Forwarder>,
     pub(crate) history: History,
+    pub(crate) log: LogStore,
     pub(crate) build: Build,
     /// The shortest time between two reports of what is durable.
     pub(crate) every: Duration,
@@ -75,6 +80,28 @@ fn raise(view: &View, members: &[u64], format_max: u32) -> Option<RaiseFormat> {
     let reads = members.iter().map(|id| view.replica(*id).map_or(0, |row| row.format_max));
     let format = reads.min()?.min(format_max);
     (format > view.format()).then(|| RaiseFormat { format, members: members.to_vec() })
+}
+
+/// `REPORT-3`: the last of the audit records, given by number and log entry, that is durable both in history, up to
+/// `durable`, and in the log, up to `log`; `said` was before.
+fn covered(
+    records: impl DoubleEndedIterator<Item = (u64, u64)>,
+    durable: u64,
+    said: u64,
+    log: u64,
+) -> u64 {
+    let (mut is_kept, mut has_later) = (false, false);
+    for (seq, entry) in records.rev() {
+        if seq > durable {
+            has_later = true;
+        } else if entry <= log {
+            return seq.max(said);
+        } else {
+            is_kept = true;
+        }
+    }
+    // What has left memory is older than all that is there. Right after a start history may be ahead of all of it.
+    if has_later && !is_kept { durable } else { said }
 }
 
 /// What `me` has to say, if it is not what is `known` of it. What was lost is said however early it is.
@@ -131,8 +158,14 @@ impl<R: AsyncRuntime> Reporter<R> {
     }
 
     fn report(&self, view: &View, is_early: bool) -> Option<ReplicaReport> {
-        let durable = self.history.durable();
-        news(self.me, view.replica(self.me), durable, &self.build, is_early)
+        let known = view.replica(self.me);
+        let said = known.map_or(0, |row| row.audit_durable);
+        let log = self.log.durable();
+        let durable = self.history.durable().map(|Durable { audit, events }| {
+            let records = view.audit(0).map(|record| (record.seq, record.revision));
+            Durable { audit: covered(records, audit, said.min(audit), log), events }
+        });
+        news(self.me, known, durable, &self.build, is_early)
     }
 
     async fn lead(&self, voters: &[u64], members: &[u64]) {
@@ -211,6 +244,22 @@ mod tests {
         assert_eq!(said(&known, has(120, 199), true), Some((120, 199)));
         let fresh = news(7, None, None, &build, true).unwrap();
         assert_eq!((fresh.replica, fresh.audit_durable), (7, 0));
+    }
+
+    #[test]
+    fn a_history_ahead_of_its_own_log_is_reported_as_far_as_the_log_is_durable() {
+        let records = || [(7, 20), (8, 24), (9, 24), (10, 30)].into_iter();
+        assert_eq!(covered(records(), 9, 5, 30), 9, "all of it is in the log");
+        assert_eq!(covered(records(), 10, 5, 29), 9, "REPORT-3: the leader's disk is slow");
+        assert_eq!(covered(records(), 10, 5, 23), 7);
+        assert_eq!(covered(records(), 10, 5, 3), 5, "what was said stays");
+        assert_eq!(covered(records(), 4, 3, 3), 4, "it has left memory, so it is old");
+        assert_eq!(
+            covered(records(), 12, 5, 100),
+            10,
+            "history is ahead of what is applied here again"
+        );
+        assert_eq!(covered([].into_iter(), 4, 2, 0), 2);
     }
 
     #[test]

@@ -234,7 +234,7 @@ impl<R: AsyncRuntime> Parts<R> {
         });
         self.spawn_store(&stop, &wal, &leadership, &proposer, waiting, readers);
         let (tls, serving) = self.serve(connected.serving, api.clone(), store, door);
-        self.spawn_reports(&stop, &leadership, &proposer, &forwarder);
+        self.spawn_reports(&stop, &leadership, &proposer, &forwarder, log.clone());
         let history = self.history.1.take();
         let end = Arc::new(Mutex::new(End { serving, wal: running, history }));
         let follower = leadership::Follower {
@@ -405,6 +405,7 @@ impl<R: AsyncRuntime> Parts<R> {
         leadership: &Arc<Leadership>,
         proposer: &Proposer,
         forwarder: &Arc<Forwarder>,
+        log: LogStore,
     ) {
         let reporter = Reporter {
             raft: self.raft.clone(),
@@ -415,6 +416,7 @@ impl<R: AsyncRuntime> Parts<R> {
             proposer: proposer.clone(),
             forwarder: forwarder.clone(),
             history: self.history.0.clone(),
+            log,
             build: self.tuning.build.clone(),
             every: self.tuning.report,
             patience: self.tuning.patience,
