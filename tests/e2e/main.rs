@@ -15,6 +15,7 @@
 
 mod agent;
 mod audit;
+mod codes;
 mod commands;
 mod damage;
 mod failover;
