@@ -459,11 +459,10 @@ impl Strike {
         cut.iter().for_each(|(from, to)| self.world.net.mend(*from, *to));
     }
 
-    /// Once a run: of a second replica that is lost nothing good can be said.
     fn decay(&mut self) {
         let (id, pause) = (self.any(), self.millis(20, 1_000));
         let dirs = if self.random.coin() { ["log", "snapshots"] } else { ["snapshots", "log"] };
-        if self.world.may_decay(id) {
+        if let Some(id) = self.world.spoil(id) {
             self.world.end(id, End::Process, pause);
             let _ = dirs.iter().find(|dir| self.world.decay(id, dir, &mut self.random));
         }
@@ -473,6 +472,7 @@ impl Strike {
         let (id, pause) = (self.any(), self.millis(20, 1_000));
         let after = self.random.below(12);
         let is_at_start = self.random.below(4) > 0;
+        let Some(id) = self.world.spoil(id) else { return };
         self.tell(format!("read {after} from now has a wrong bit on node {id}"));
         if is_at_start {
             self.world.end(id, End::Process, pause);

@@ -50,6 +50,10 @@ struct Place {
     starts: u64,
     /// Which read of the next life has a wrong bit.
     misread: Option<u64>,
+    /// A read of an earlier life had one.
+    has_misread: bool,
+    /// A bit of its files is another for good.
+    has_decayed: bool,
     peer_addr: String,
     /// Whom it was told of when it was enrolled; the first members know each other.
     hints: Option<Vec<Member>>,
@@ -61,8 +65,8 @@ struct State {
     random: Random,
     /// Faults that replicas gave for stopping.
     stops: Vec<String>,
-    /// The replica whose files are damaged.
-    decayed: Option<u64>,
+    /// The replica whose disk does not keep what it was given, or gives back something else: one in a run.
+    spoilt: Option<u64>,
     /// Who is started again at once.
     soon: BTreeSet<u64>,
 }
@@ -91,6 +95,8 @@ impl Place {
             wall_off_ms: 0,
             starts: 0,
             misread: None,
+            has_misread: false,
+            has_decayed: false,
             peer_addr: peer_addr.to_owned(),
             hints: None,
         }
@@ -114,7 +120,7 @@ impl World {
             next_life: 1,
             random,
             stops: vec![],
-            decayed: None,
+            spoilt: None,
             soon: BTreeSet::new(),
         };
         let (fleet, state) = (OnceLock::new(), Mutex::new(state));
@@ -260,9 +266,13 @@ impl World {
         self.state().soon.insert(id);
     }
 
-    /// Whether this may be the one replica of the run whose files are damaged.
-    pub(crate) fn may_decay(&self, id: u64) -> bool {
-        self.running(id).is_some() && self.state().decayed.is_none()
+    /// The replica of the run whose disk lies: this one, unless there is another. `None`: it is not there at the moment.
+    /// Of a second replica that is lost nothing good could be said.
+    pub(crate) fn spoil(&self, id: u64) -> Option<u64> {
+        let id = self.state().spoilt.unwrap_or(id);
+        self.running(id)?;
+        self.state().spoilt = Some(id);
+        Some(id)
     }
 
     /// Changes a bit of a file of a replica that does not run; false when there is none.
@@ -271,7 +281,9 @@ impl World {
         let Some(what) = self.disk(id).and_then(|disk| disk.decay(&dir, random)) else {
             return false;
         };
-        self.state().decayed = Some(id);
+        if let Some(place) = self.state().places.get_mut(&id) {
+            place.has_decayed = true;
+        }
         self.nodes.tell(|| format!("node {id}: {what}"));
         true
     }
@@ -309,8 +321,9 @@ impl World {
             }
             Some(replica) => {
                 if self.nodes.within(life, || replica.is_barred()) {
+                    let why = self.nodes.within(life, || replica.fault()).unwrap_or_default();
                     drop(replica);
-                    self.retire(id);
+                    self.is_barred(id, &why);
                 } else if let Some(fault) = self.nodes.within(life, || replica.fault()) {
                     self.nodes.tell(|| format!("replica {id} stopped: {fault}"));
                     self.state().stops.push(format!("replica {id}: {fault}"));
@@ -320,6 +333,28 @@ impl World {
             None if due => self.start(id).await,
             None => {}
         }
+    }
+
+    /// What an operator does when a replica says that it must not serve any more.
+    fn is_barred(self: &Arc<Self>, id: u64, why: &str) {
+        let was_removed = why.starts_with(&format!("replica {id} was removed"));
+        if was_removed {
+            self.retire(id);
+            return;
+        }
+        self.nodes.tell(|| format!("replica {id} must not serve: {why}"));
+        if !self.has_lied(id) {
+            self.eyes.breach("start", format!("a disk that keeps its word: {why}"));
+        }
+        self.end(id, End::Process, Duration::MAX / 4);
+        self.repair(id);
+    }
+
+    /// Whether this replica's disk has given it something else than it was given.
+    fn has_lied(&self, id: u64) -> bool {
+        let state = self.state();
+        let place = state.places.get(&id);
+        place.is_some_and(|it| it.has_decayed || it.has_misread || it.disk.has_misread())
     }
 
     fn pause(&self, id: u64) -> Duration {
@@ -361,7 +396,7 @@ impl World {
                 self.nodes.tell(|| format!("replica {id} does not start: {text}"));
                 self.nodes.kill(life);
                 self.clear(id, Duration::from_secs(5));
-                if self.state().decayed == Some(id) {
+                if self.state().places.get(&id).is_some_and(|place| place.has_decayed) {
                     self.repair(id);
                     return;
                 }
@@ -391,6 +426,7 @@ impl World {
         place.starts += 1;
         let seed = self.seed;
         let part = format!("disk-{id}-{}", place.starts);
+        place.has_misread |= place.disk.has_misread();
         place.disk = place.disk.next(Random::part(seed, &part));
         if let Some(after) = place.misread.take() {
             place.disk.misread_in(after);
