@@ -161,7 +161,9 @@ impl Secret {
                 let answer = session.client()?.call(call.dry_run(dry_run)).await?;
                 let version = output::number(&answer.body, "/version").to_string();
                 print_change::<Keys>(session, &answer.body, &version, "asked for", dry_run)?;
-                output::say("`palisade secret keys` shows how far it is");
+                if !dry_run {
+                    output::say("`palisade secret keys` shows how far it is");
+                }
                 Ok(())
             }
         }

@@ -263,12 +263,12 @@ fn type_words(schema: &Value) -> String {
     }
 }
 
-/// A value in a few words, for messages; long ones are cut.
 /// What is there must not be repeated.
 fn is_secret(schema: &Value) -> bool {
     schema.get("writeOnly") == Some(&Value::Bool(true))
 }
 
+/// A value in a few words, for messages; long ones are cut.
 fn describe(value: &Value) -> String {
     match value {
         Value::Object(_) => "an object".to_owned(),

@@ -114,13 +114,14 @@ pub trait Module: Send + Sync {
         Ok(BTreeSet::new())
     }
 
-    /// Who uses a secret of a tenant, so that it is not removed, and so that nodes are told of its next version.
+    /// Who uses a secret of a tenant, so that it is not removed, and so that nodes are told of its next version. It is read through the
+    /// transaction: whoever begins to use the secret meanwhile, and whoever removes it, are not both right.
     ///
     /// # Errors
     /// A record cannot be read.
     fn secret_users(
         &self,
-        _view: &View,
+        _tx: &mut Tx,
         _tenant: &str,
         _secret: &SecretRef,
     ) -> Result<SecretUsers> {

@@ -160,8 +160,8 @@ pub trait SecretKeys: Send + Sync {
     /// It cannot be removed.
     fn forget(&self, id: &str) -> Result<()>;
 
-    /// Asks the other replicas for the keys that this one lacks; how many it got.
-    fn fetch(&self) -> BoxFuture<'static, Result<usize>>;
+    /// Asks the other replicas for these keys; how many it got. What else they hold is not taken.
+    fn fetch(&self, wanted: Vec<String>) -> BoxFuture<'static, Result<usize>>;
 }
 
 #[cfg(test)]

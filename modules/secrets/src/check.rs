@@ -16,7 +16,9 @@ pub(crate) fn findings(cx: &Context, view: &View) -> Result<Vec<Finding>> {
     let ring = RingRow::of(view)?;
     let mut found = vec![];
     let Some(keys) = cx.ports.secret_keys.filled() else { return Ok(found) };
-    for key in ring.keys.iter().filter(|key| key.is_needed() && !keys.has(&key.id)) {
+    // Nothing is sealed with one that is pending: for that one, `secrets.rotation` says who is waited for.
+    let opens = |key: &&KeyRow| key.is_needed() && key.state != KeyState::Pending;
+    for key in ring.keys.iter().filter(opens).filter(|key| !keys.has(&key.id)) {
         found.push(Finding {
             check: "secrets.key-lacking".to_owned(),
             severity: Severity::Error,

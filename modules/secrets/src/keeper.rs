@@ -80,8 +80,9 @@ impl Keeper {
 async fn fetch_missing(view: &View, keys: &Arc<dyn SecretKeys>) -> Result<Vec<String>> {
     let needed = crate::rotation::needed_keys(view)?;
     let lacks = || needed.iter().filter(|id| !keys.has(id)).cloned().collect::<Vec<String>>();
-    if !lacks().is_empty() {
-        keys.fetch().await?;
+    let wanted = lacks();
+    if !wanted.is_empty() {
+        keys.fetch(wanted).await?;
     }
     Ok(lacks())
 }

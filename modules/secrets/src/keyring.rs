@@ -88,8 +88,13 @@ pub fn write(dir: &Path, name: &str, content: &[u8]) -> io::Result<bool> {
         return Ok(false);
     }
     let (path, fresh) = (dir.join(name), dir.join(format!("{name}.tmp")));
+    // One that was left there could have another mode.
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    let mut file = options.write(true).create_new(true).mode(0o600).open(&fresh)?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&fresh, &path)?;
@@ -235,13 +240,14 @@ impl SecretKeys for KeyRing {
         }
     }
 
-    fn fetch(&self) -> BoxFuture<'static, Result<usize>> {
+    fn fetch(&self, wanted: Vec<String>) -> BoxFuture<'static, Result<usize>> {
         let (asked, dir, known) = ((self.ask)(), self.dir.clone(), self.known.clone());
         Box::pin(async move {
             let mut got = 0;
             for (name, content) in asked.await.into_iter().flatten() {
                 let Some(id) = id_in(&name) else { continue };
-                if lock(&known).contains_key(id) {
+                // What others still have of dropped keys does not come back by this.
+                if lock(&known).contains_key(id) || !wanted.iter().any(|wanted| wanted == id) {
                     continue;
                 }
                 let Ok(key) = Key::try_from(content.as_slice()) else { continue };
@@ -322,7 +328,8 @@ mod tests {
     #[test]
     fn keys_come_from_other_replicas() {
         let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let id = ring(there.path()).make().unwrap();
+        let (id, dropped) =
+            (ring(there.path()).make().unwrap(), ring(there.path()).make().unwrap());
         let other = there.path().to_owned();
         let ask: Ask = Arc::new(move || {
             let mut files = files_in(&other).unwrap();
@@ -331,9 +338,11 @@ mod tests {
             Box::pin(std::future::ready(vec![vec![], files]))
         });
         let keys = KeyRing::open(here.path().to_owned(), ask).unwrap();
-        assert_eq!(futures::executor::block_on(keys.fetch()).unwrap(), 1, "SEC-3");
+        let fetch = || futures::executor::block_on(keys.fetch(vec![id.clone(), "00".repeat(8)]));
+        assert_eq!(fetch().unwrap(), 1, "SEC-3");
         assert!(keys.has(&id) && ring(here.path()).has(&id));
-        assert_eq!(futures::executor::block_on(keys.fetch()).unwrap(), 0);
+        assert!(!keys.has(&dropped), "it was not asked for");
+        assert_eq!(fetch().unwrap(), 0);
         assert_eq!(files_in(here.path()).unwrap().len(), 1);
     }
 

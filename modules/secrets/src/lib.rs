@@ -3,6 +3,7 @@
 //! # Invariants
 //! - `SEC-1` is in `palisade_contract::secrets`, `SEC-2` and `SEC-3` in `keyring.rs`, `SEC-4` in `records.rs`, `SEC-5` and `SEC-6` in
 //!   `methods.rs`, `SEC-7` to `SEC-9` in `rotation.rs`.
+//! - `SEC-11` is in the gateway, `SEC-12` and `SEC-13` in the agent.
 
 mod check;
 mod keeper;
@@ -11,6 +12,7 @@ mod methods;
 mod port;
 mod records;
 mod rotation;
+mod spread;
 
 #[cfg(test)]
 mod tests;
@@ -47,12 +49,12 @@ pub async fn look(cx: &Context) -> Result<()> {
 pub(crate) struct Modules(OnceLock<Vec<Arc<dyn Module>>>);
 
 impl Modules {
-    fn users(&self, view: &View, tenant: &str, secret: &SecretRef) -> Result<SecretUsers> {
+    fn users(&self, tx: &mut Tx, tenant: &str, secret: &SecretRef) -> Result<SecretUsers> {
         let modules =
             self.0.get().ok_or_else(|| Error::internal("secrets was not told of the modules"))?;
         let mut users = SecretUsers::default();
         for module in modules {
-            let mut own = module.secret_users(view, tenant, secret)?;
+            let mut own = module.secret_users(tx, tenant, secret)?;
             users.by.append(&mut own.by);
             users.nodes.append(&mut own.nodes);
         }
@@ -89,7 +91,7 @@ impl Module for SecretsModule {
     }
 
     fn reconcilers(&self) -> Vec<Arc<dyn Reconciler>> {
-        vec![Arc::new(rotation::Rotation)]
+        vec![Arc::new(rotation::Rotation), Arc::new(spread::Spread(self.modules.clone()))]
     }
 
     fn catalog(&self) -> Catalog {

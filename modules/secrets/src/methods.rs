@@ -13,7 +13,6 @@ use palisade_contract::{
     Verb, Watched,
     id::{NAME_RULE, is_name},
     method::Records,
-    node_spec,
     secrets::{SECRET_BYTES_MAX, SecretUsers},
     time::rfc3339,
 };
@@ -27,6 +26,7 @@ use crate::{
     port::{current, keys, not_found},
     records::{RingRow, SECRETS, SecretRow, count_of},
     rotation,
+    spread::SPREAD_KIND,
 };
 
 /// Secrets that one tenant, or the cluster itself, has at most.
@@ -195,7 +195,7 @@ fn record(modules: &Modules, view: &View, row: &SecretRow, revision: u64) -> Res
         version: row.version,
         key_version: key,
         bytes: row.bytes as u64,
-        used_by: users(modules, view, row)?.by,
+        used_by: users(modules, &mut Tx::new(view.clone()), row)?.by,
         set_by: row.set_by.clone(),
         created_at: rfc3339(row.created_at_ms),
         set_at: rfc3339(row.set_at_ms),
@@ -203,8 +203,8 @@ fn record(modules: &Modules, view: &View, row: &SecretRow, revision: u64) -> Res
     })
 }
 
-fn users(modules: &Modules, view: &View, row: &SecretRow) -> Result<SecretUsers> {
-    modules.users(view, &row.tenant, &SecretRef { secret: row.name.clone() })
+fn users(modules: &Modules, tx: &mut Tx, row: &SecretRow) -> Result<SecretUsers> {
+    modules.users(tx, &row.tenant, &SecretRef { secret: row.name.clone() })
 }
 
 fn set(
@@ -244,9 +244,7 @@ fn set(
     let row = row.with(&sealer, &sealed);
     tx.put(&SECRETS, &key, &row)?;
     told(cx, tx, "secret.set", &row);
-    for node in users(modules, &view, &row)?.nodes {
-        node_spec::invalidate(tx, &node)?;
-    }
+    tx.enqueue(SPREAD_KIND, &key)?;
     record(modules, &view, &row, 0)
 }
 
@@ -295,9 +293,8 @@ fn remove(
     let key = SecretRow::key_of(&input.tenant, &input.secret);
     let found = tx.get_versioned(&SECRETS, &key)?.ok_or_else(|| not_found(&input.secret))?;
     cx.check_if_match(found.stamp.modified_rev)?;
-    let view = tx.view().clone();
-    // SEC-6
-    let used = users(modules, &view, &found.value)?.by;
+    // SEC-6: who begins to use it meanwhile changes what was read here.
+    let used = users(modules, tx, &found.value)?.by;
     if !used.is_empty() {
         let all: Vec<&str> = used.iter().map(String::as_str).take(10).collect();
         let more = if used.len() > all.len() { " and others" } else { "" };
@@ -307,5 +304,5 @@ fn remove(
     }
     tx.delete(&SECRETS, &key)?;
     told(cx, tx, "secret.removed", &found.value);
-    record(modules, &view, &found.value, 0)
+    record(modules, &tx.view().clone(), &found.value, 0)
 }

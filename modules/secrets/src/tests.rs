@@ -18,7 +18,7 @@ use palisade_contract::{
     method::Handler,
     secrets::{Sealed, SecretKeys, SecretUsers},
 };
-use palisade_state::{Tx, View};
+use palisade_state::Tx;
 use palisade_testing::Bench;
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ impl Module for User {
         "user"
     }
 
-    fn secret_users(&self, _: &View, tenant: &str, secret: &SecretRef) -> Result<SecretUsers> {
+    fn secret_users(&self, _: &mut Tx, tenant: &str, secret: &SecretRef) -> Result<SecretUsers> {
         let mut users = SecretUsers::default();
         if secret.secret == "used" && tenant == "acme" {
             users.by.insert("workload/web".to_owned());
@@ -94,8 +94,8 @@ impl SecretKeys for Cut {
         self.keys.forget(id)
     }
 
-    fn fetch(&self) -> BoxFuture<'static, Result<usize>> {
-        self.keys.fetch()
+    fn fetch(&self, wanted: Vec<String>) -> BoxFuture<'static, Result<usize>> {
+        self.keys.fetch(wanted)
     }
 }
 
