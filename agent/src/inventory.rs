@@ -49,6 +49,9 @@ pub fn with_drivers(config: &Config, drivers: &[SharedDriver]) -> Inventory {
     let mut inventory = collect(config);
     for driver in drivers {
         inventory.drivers.push(driver.name().to_owned());
+        if driver.takes_secrets() {
+            inventory.drivers.push(format!("{}.secrets", driver.name()));
+        }
         inventory.isolation.extend(driver.isolation());
     }
     inventory

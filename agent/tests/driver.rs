@@ -71,7 +71,13 @@ async fn starting_one_run_twice_at_once_makes_one_process() {
     let text = format!("echo x >> {}; sleep 100", count.display());
     let starts = (0..4).map(|_| {
         let driver = ProcessDriver::new(rig.dir.path().join("instances"), shim());
-        let start = Start { spec: script("once", &text), run: 1, restarts: 0, node: "n".into() };
+        let start = Start {
+            spec: script("once", &text),
+            run: 1,
+            restarts: 0,
+            node: "n".into(),
+            secrets: [].into(),
+        };
         async move { driver.start(start).await }
     });
     let results = futures::future::join_all(starts).await;
@@ -169,7 +175,7 @@ async fn a_taken_port_is_told_before_the_start() {
     let port = u32::from(listener.local_addr().unwrap().port());
     let mut spec = script("port", "sleep 100");
     spec.ports.push(Port { name: "http".into(), port });
-    let start = Start { spec, run: 1, restarts: 0, node: "n".into() };
+    let start = Start { spec, run: 1, restarts: 0, node: "n".into(), secrets: [].into() };
     let problem = rig.driver.start(start).await.unwrap_err();
     assert_eq!(problem.code, "PORT_IN_USE");
     assert!(problem.message.contains(&port.to_string()));
@@ -181,7 +187,7 @@ async fn files_outside_the_directory_are_refused() {
     for name in ["../x", "/etc/x", "a/../../x", ""] {
         let mut spec = script("files", "true");
         spec.files.insert(name.into(), vec![]);
-        let start = Start { spec, run: 1, restarts: 0, node: "n".into() };
+        let start = Start { spec, run: 1, restarts: 0, node: "n".into(), secrets: [].into() };
         assert_eq!(rig.driver.start(start).await.unwrap_err().code, "INVALID_SPEC", "{name}");
     }
 }
@@ -194,7 +200,10 @@ async fn logs_rotate_and_are_tailed_and_followed() {
     let text =
         "i=0; while [ $i -lt 4000 ]; do i=$((i+1)); echo line $i; done; read x < go; echo last";
     let spec = script("logs", &format!("mkfifo go; {text}"));
-    driver.start(Start { spec, run: 1, restarts: 0, node: "n".into() }).await.unwrap();
+    driver
+        .start(Start { spec, run: 1, restarts: 0, node: "n".into(), secrets: [].into() })
+        .await
+        .unwrap();
     rig.log_has("logs", "line 4000\n").await;
     assert!(rig.log("logs", 3).ends_with("line 3998\nline 3999\nline 4000\n"));
     assert_eq!(rig.log("logs", 3).lines().count(), 3);

@@ -9,5 +9,6 @@
 mod converging;
 mod driver;
 mod joining;
+mod secrets;
 mod sessions;
 mod support;

@@ -104,7 +104,7 @@ async fn a_spec_becomes_healthy_instances_and_logs_quickly() {
     let (first, _) = gateway.seen(|seen| seen.hellos[0].clone());
     assert_eq!(first.generation, 0);
     let inventory = first.inventory.unwrap();
-    assert_eq!(inventory.drivers, ["process"]);
+    assert_eq!(inventory.drivers, ["process", "process.secrets"]);
     assert_eq!(inventory.address, "127.0.0.1");
     assert!(inventory.isolation.contains_key("memory"));
     until("heartbeats", async || {

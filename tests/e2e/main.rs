@@ -29,6 +29,7 @@ mod privileges;
 mod recovery;
 mod repair;
 mod resume;
+mod secrets;
 mod specs;
 mod strangers;
 mod support;

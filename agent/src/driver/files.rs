@@ -45,8 +45,11 @@ pub(crate) struct RunConfig {
     pub(crate) spec_version: u64,
     pub(crate) fence: Fence,
     pub(crate) command: Vec<String>,
-    /// The whole environment.
+    /// The whole environment, but for the secrets in it.
     pub(crate) env: BTreeMap<String, String>,
+    /// The variables that hold secrets; what they hold is in no file.
+    #[serde(default)]
+    pub(crate) secret_env: Vec<String>,
     pub(crate) working_dir: PathBuf,
     /// Empty: that of the agent.
     pub(crate) user: String,

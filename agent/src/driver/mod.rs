@@ -15,6 +15,7 @@ mod netlink;
 mod pid;
 mod prepare;
 mod process;
+mod secret;
 mod signal;
 mod user;
 
@@ -27,6 +28,8 @@ pub(crate) use pid::{ProcessId, children_of};
 pub(crate) use prepare::{id_is_sound, passable};
 pub(crate) use process::boot_id_or_empty;
 pub use process::{ProcessDriver, ShimCommand};
+pub use secret::SecretValue;
+pub(crate) use secret::{given as secrets_given, of_run as secrets_of_run};
 pub use signal::SignalName;
 pub(crate) use user::lookup as lookup_user;
 
@@ -152,6 +155,8 @@ pub struct Start {
     pub restarts: u32,
     /// The node's name, for the environment.
     pub node: String,
+    /// What the variables of the spec's `secret_env` hold. In no file: `SEC-12`.
+    pub secrets: BTreeMap<String, SecretValue>,
 }
 
 /// What an instance uses now.
@@ -211,6 +216,11 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Runs a command in the instance's environment, for health checks; answers its exit code.
     fn exec(&self, id: &str, command: Vec<String>) -> BoxFuture<'static, Result<i32, Problem>>;
+
+    /// Whether it can start instances whose environment holds secrets.
+    fn takes_secrets(&self) -> bool {
+        false
+    }
 
     /// Per isolation feature, `enforced` or why it is not.
     fn isolation(&self) -> BTreeMap<String, String>;

@@ -13,7 +13,7 @@ use palisade_proto::agent as wire;
 use super::{
     Problem, SignalName, Start,
     files::{InstanceDir, Limits, RunConfig},
-    user,
+    secret, user,
 };
 use crate::{durable, fence::Fence};
 
@@ -33,6 +33,7 @@ impl LogLimits {
     pub(super) fn prepare(self, dir: &InstanceDir, start: &Start) -> Result<RunConfig, Problem> {
         let fail = |error: io::Error| io_problem("cannot prepare the instance", &error);
         let spec = &start.spec;
+        secret::check(&start.secrets)?;
         let stop_signal = SignalName::parse(&spec.stop_signal).ok_or_else(|| {
             Problem::new("INVALID_SPEC", format!("unknown stop signal `{}`", spec.stop_signal))
         })?;
@@ -65,6 +66,7 @@ impl LogLimits {
             fence: Fence::of(spec.fence.as_ref()),
             command: spec.command.clone(),
             env: environment(dir, start, user.as_ref()),
+            secret_env: spec.secret_env.keys().cloned().collect(),
             working_dir,
             user: spec.user.clone(),
             limits: Limits {

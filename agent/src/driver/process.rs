@@ -25,12 +25,14 @@ use rustix::{
 };
 
 use super::{
-    Cause, Driver, Instance, Problem, Process, SignalName, Start, StopAsked, Usage, cgroup,
+    Cause, Driver, Instance, Problem, Process, SecretValue, SignalName, Start, StopAsked, Usage,
+    cgroup,
     cgroup::Cgroup,
     files::{Ended, InstanceDir, RunConfig, RunState, StopMark, read_json, write_json},
     isolation, log,
     pid::{ProcessId, Stat, boot_id},
     prepare::{LogLimits, id_is_sound, io_problem, ports_are_free},
+    secret,
 };
 use crate::edge::blocking;
 
@@ -197,11 +199,16 @@ impl Inner {
     /// Starts another shim for a workload that lost its own.
     fn attach(&self, dir: &InstanceDir) -> io::Result<()> {
         tracing::warn!(dir = %dir.path().display(), "the shim is gone; starting another for its workload");
-        self.spawn_shim(dir, &["--", "attach"])
+        self.spawn_shim(dir, &["--", "attach"], &BTreeMap::new())
     }
 
     /// Runs the shim's first stage and waits until the second says that it has decided.
-    fn spawn_shim(&self, dir: &InstanceDir, more: &[&str]) -> io::Result<()> {
+    fn spawn_shim(
+        &self,
+        dir: &InstanceDir,
+        more: &[&str],
+        secrets: &BTreeMap<String, SecretValue>,
+    ) -> io::Result<()> {
         let log = OpenOptions::new()
             .create(true)
             .write(true)
@@ -213,6 +220,7 @@ impl Inner {
             .arg("--dir")
             .arg(dir.path())
             .args(more)
+            .envs(secret::for_shim(secrets))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::from(log))
@@ -265,7 +273,8 @@ impl Inner {
             }
             write_json(&dir.run(), &config).map_err(fail)?;
         }
-        self.spawn_shim(&dir, &[]).map_err(|error| io_problem("cannot start the shim", &error))?;
+        self.spawn_shim(&dir, &[], &start.secrets)
+            .map_err(|error| io_problem("cannot start the shim", &error))?;
         match self.inspect(&start.spec.id)?.map(|instance| instance.process) {
             Some(Process::Running { .. } | Process::Ended(_)) => Ok(()),
             _ => {
@@ -482,6 +491,10 @@ impl Driver for ProcessDriver {
                 .map_err(|error| io_problem("cannot run the command", &error))?;
             Ok(status.code().unwrap_or(-1))
         })
+    }
+
+    fn takes_secrets(&self) -> bool {
+        true
     }
 
     fn isolation(&self) -> BTreeMap<String, String> {

@@ -63,7 +63,8 @@ impl Engine {
                     _ => 0,
                 };
                 let node = self.parts.node.clone();
-                Ok(driver.start(Start { spec, run: *run, restarts, node }))
+                let secrets = self.secrets.of(&spec);
+                Ok(driver.start(Start { spec, run: *run, restarts, node, secrets }))
             }
             Action::Stop { signal, grace, .. } => {
                 self.observed.entry(id.to_owned()).or_default().track.kill_at = Some(now + *grace);
@@ -105,7 +106,7 @@ impl Engine {
         self.reporter.changed();
     }
 
-    fn refuse(&mut self, id: &str, problem: &Problem) {
+    pub(super) fn refuse(&mut self, id: &str, problem: &Problem) {
         let seen = self.observed.entry(id.to_owned()).or_default();
         if seen.track.problem.as_ref() != Some(problem) {
             tracing::warn!(instance = id, code = %problem.code, reason = %problem.message, "refused");

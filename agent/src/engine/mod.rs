@@ -15,7 +15,9 @@ use std::{
 };
 
 use futures::future::{Either, select};
-use palisade_proto::agent::{Condition, InstanceSpec, NodeSpec, SpecRefused, Status, Up, up};
+use palisade_proto::agent::{
+    Condition, InstanceSpec, NodeSpec, Secret, SpecRefused, Status, Up, up,
+};
 use palisade_state::planted::{self, Defect};
 use tokio::sync::{mpsc, oneshot};
 
@@ -31,9 +33,11 @@ use crate::{
 mod act;
 mod pace;
 mod report;
+mod secrets;
 
 use pace::Pace;
 use report::Reporter;
+use secrets::Secrets;
 
 const INPUTS_MAX: usize = 1024;
 /// A full look at everything, should a notice have been missed.
@@ -60,6 +64,7 @@ pub struct Parts {
 enum Input {
     Spec(NodeSpec),
     Attach(mpsc::Sender<Up>),
+    Secret(Secret),
     Snapshot(oneshot::Sender<Snapshot>),
     Done(String, Option<Problem>),
     Looked(String, String, Option<Instance>),
@@ -96,6 +101,11 @@ impl Handle {
         let _ = self.inputs.send(Input::Attach(up)).await;
     }
 
+    /// Brings what a secret holds, or why not.
+    pub async fn secret(&self, secret: Secret) {
+        let _ = self.inputs.send(Input::Secret(secret)).await;
+    }
+
     /// The state of things; empty when the engine has ended.
     pub async fn snapshot(&self) -> Snapshot {
         let (answer, wait) = oneshot::channel();
@@ -119,6 +129,7 @@ pub struct Engine {
     watched: BTreeSet<(String, u32)>,
     conditions: BTreeMap<String, Condition>,
     reporter: Reporter,
+    secrets: Secrets,
     looked_at: Duration,
 }
 
@@ -143,6 +154,7 @@ impl Engine {
             watched: BTreeSet::new(),
             conditions: BTreeMap::new(),
             reporter: Reporter::new(Pace::default()),
+            secrets: Secrets::default(),
             looked_at: Duration::ZERO,
         };
         engine.follow_spec();
@@ -157,6 +169,7 @@ impl Engine {
         loop {
             let now = self.parts.rt.now();
             self.store_again(now).await;
+            self.ask_for_secrets(now);
             self.act(now);
             self.probe(now);
             self.report(now).await;
@@ -187,7 +200,11 @@ impl Engine {
         let now = self.parts.rt.now();
         match input {
             Input::Spec(spec) => self.judge(spec).await,
-            Input::Attach(up) => self.reporter.attach(up),
+            Input::Attach(up) => {
+                self.reporter.attach(up);
+                self.secrets.ask_anew();
+            }
+            Input::Secret(secret) => self.secrets.take(secret),
             Input::Snapshot(answer) => {
                 let snapshot = self.snapshot(now).await;
                 let _ = answer.send(snapshot);
@@ -282,6 +299,7 @@ impl Engine {
     /// Histories belong to revisions.
     fn follow_spec(&mut self) {
         let Some(spec) = &self.spec else { return };
+        self.secrets.follow(spec);
         for instance in &spec.instances {
             let seen = self.observed.entry(instance.id.clone()).or_default();
             seen.track.follow(instance.spec_version);
@@ -397,7 +415,19 @@ impl Engine {
         let is_lost = planted::is(Defect::AloneStops) && self.reporter.due(now).is_none();
         let spec = if is_lost { Some(&nothing) } else { self.spec.as_ref() };
         for action in plan(spec, &self.observed, now) {
-            self.perform(action, now);
+            match self.waits_for_secrets(&action, now) {
+                Ok(()) => self.perform(action, now),
+                Err(None) => {}
+                Err(Some(problem)) => self.refuse(action.id(), &problem),
+            }
+        }
+    }
+
+    /// `SEC-13`
+    fn waits_for_secrets(&self, action: &Action, now: Duration) -> Result<(), Option<Problem>> {
+        match (action, self.instance_spec(action.id())) {
+            (Action::Start { .. }, Some(spec)) => self.secrets.ready(spec, now),
+            _ => Ok(()),
         }
     }
 
@@ -456,6 +486,7 @@ impl Engine {
             .chain(settle.filter(|at| *at > now))
             .chain(store)
             .chain(reports)
+            .chain(self.secrets.due(now))
             .chain([self.looked_at + LOOK_EVERY])
             .map(|at| at.saturating_sub(now))
             .min()
@@ -463,7 +494,8 @@ impl Engine {
     }
 }
 
-/// The driver that a spec names; none means `process`.
+/// The driver that a spec names, with secrets or without; none means `process`.
 fn driver_name(spec: &InstanceSpec) -> String {
-    if spec.driver.is_empty() { "process".to_owned() } else { spec.driver.clone() }
+    let name = spec.driver.strip_suffix(".secrets").unwrap_or(&spec.driver);
+    if name.is_empty() { "process".to_owned() } else { name.to_owned() }
 }

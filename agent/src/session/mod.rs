@@ -278,6 +278,7 @@ impl Session {
                     heard = rt.now();
                     match down.msg {
                         Some(down::Msg::NodeSpec(spec)) => self.engine.offer(spec).await,
+                        Some(down::Msg::Secret(secret)) => self.engine.secret(secret).await,
                         Some(down::Msg::LogRequest(request)) => logs.request(request),
                         Some(down::Msg::LogCancel(cancel)) => logs.cancel(cancel.request_id),
                         Some(down::Msg::Command(command)) => self.commands.command(command).await,

@@ -1,6 +1,7 @@
 //! The last stage before the workload: everything that a process must do to itself.
 
 use std::{
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs::File,
     io::{self, Write},
@@ -18,7 +19,8 @@ use super::now_ms;
 use crate::{
     driver::{
         Cgroup, InstanceDir, LaunchError, Limits, Problem, ProcessId, RunConfig, RunState,
-        exec_problem, lookup_user, not_enterable, read_json, resolve_command,
+        exec_problem, lookup_user, not_enterable, read_json, resolve_command, secrets_given,
+        secrets_of_run,
     },
     durable,
 };
@@ -46,8 +48,10 @@ pub(super) fn become_command(dir: &InstanceDir, argv: &[OsString]) -> io::Error 
         let mut config = config(dir)?;
         config.command = argv.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
         let state = read_json::<RunState>(&dir.state()).ok().flatten();
-        let _ = Cgroup::enter(&state.map(|state| state.cgroups).unwrap_or_default());
-        let (file, mut command) = command(&config)?;
+        let cgroups = state.as_ref().map(|state| state.cgroups.clone()).unwrap_or_default();
+        let _ = Cgroup::enter(&cgroups);
+        let secrets = secrets_of_run(&config, state.as_ref())?;
+        let (file, mut command) = command(&config, secrets)?;
         Ok(io::Error::other(refused(&config, &file, &command.exec()).to_string()))
     };
     run().unwrap_or_else(|problem| io::Error::other(problem.to_string()))
@@ -101,7 +105,7 @@ fn prepare(dir: &InstanceDir, shim: &[OsString]) -> Result<(RunConfig, PathBuf, 
     let shim = own_shim(shim)?;
     let config = config(dir)?;
     rustix::process::setsid().map_err(|error| failed("cannot begin a session", error.into()))?;
-    let (file, command) = command(&config)?;
+    let (file, command) = command(&config, secrets_given(&config)?)?;
     let mut cgroup = Cgroup::create(&group_name(dir, &config), &config.limits);
     if let Err(error) = Cgroup::enter(&cgroup.dirs) {
         cgroup.not_enforced.push(format!("control group: {error}"));
@@ -148,7 +152,10 @@ fn limit(limits: &Limits, cgroup: &mut Cgroup) {
     }
 }
 
-fn command(config: &RunConfig) -> Result<(PathBuf, Command), LaunchError> {
+fn command(
+    config: &RunConfig,
+    secrets: BTreeMap<String, OsString>,
+) -> Result<(PathBuf, Command), LaunchError> {
     let dir = &config.working_dir;
     if !dir.is_dir() {
         return Err(Problem::new(
@@ -156,18 +163,22 @@ fn command(config: &RunConfig) -> Result<(PathBuf, Command), LaunchError> {
             format!("the working directory {} does not exist on this node", dir.display()),
         ));
     }
-    let path = config.env.get("PATH").map_or("", String::as_str);
+    let path = match secrets.get("PATH") {
+        Some(path) => path.to_string_lossy(),
+        None => config.env.get("PATH").map_or("", String::as_str).into(),
+    };
     let (name, args) = config
         .command
         .split_first()
         .ok_or_else(|| Problem::new("INVALID_SPEC", "the command is empty"))?;
-    let file = resolve_command(name, path, dir)?;
+    let file = resolve_command(name, &path, dir)?;
     let mut command = Command::new(&file);
     command
         .arg0(name)
         .args(args)
         .env_clear()
         .envs(&config.env)
+        .envs(secrets)
         .current_dir(dir)
         .stdin(Stdio::null());
     as_user(&mut command, &config.user)?;

@@ -84,7 +84,10 @@ impl Rig {
 
     pub async fn start(&self, spec: InstanceSpec, run: u32) -> Instance {
         let id = spec.id.clone();
-        self.driver.start(Start { spec, run, restarts: 0, node: "node-1".into() }).await.unwrap();
+        self.driver
+            .start(Start { spec, run, restarts: 0, node: "node-1".into(), secrets: [].into() })
+            .await
+            .unwrap();
         self.driver.inspect(&id).await.unwrap().unwrap()
     }
 

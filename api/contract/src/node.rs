@@ -6,7 +6,10 @@ use palisade_state::Fence;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{InstanceId, NodeId, SessionId};
+use crate::{
+    id::{InstanceId, NodeId, SessionId},
+    secrets::SecretUse,
+};
 
 /// Where a node is in its life. `schedulable` is a separate flag.
 #[derive(
@@ -280,6 +283,9 @@ pub struct InstanceSpec {
     /// Environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Variables of the environment that hold secrets, by name; what they hold is not here.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secret_env: BTreeMap<String, SecretUse>,
     /// Working directory; empty: its own.
     #[serde(default)]
     pub working_dir: String,
@@ -311,6 +317,13 @@ pub struct InstanceSpec {
     #[serde(default)]
     #[schemars(with = "FenceShape")]
     pub fence: Fence,
+}
+
+/// The name under which a driver starts instances whose environment holds secrets. An agent that knows nothing of secrets does not
+/// offer it, so that it is never asked to start one without them.
+#[must_use]
+pub fn with_secrets(driver: &str) -> String {
+    format!("{driver}.secrets")
 }
 
 /// The kernel's fence as a schema shows it: the kernel itself knows of no schemas.

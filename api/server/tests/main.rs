@@ -15,5 +15,6 @@ mod limits;
 mod lists;
 mod rates;
 mod rest;
+mod secrets;
 mod support;
 mod watch;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use palisade_contract::{
-    Error, NodeId, Result, WorkloadId,
+    Context, Error, NodeId, Result, WorkloadId,
     node::{InstanceSpec, Node, Wanted},
     node_spec::NodeSpecPart,
 };
@@ -15,6 +15,7 @@ use palisade_state::View;
 
 use crate::{
     records::{BY_NODE, INSTANCES, InstanceRow, VERSIONS, WORKLOADS, WorkloadRow, version_key},
+    secrets,
     spec::Spec,
 };
 
@@ -25,23 +26,23 @@ const PART_BYTES_MAX: usize = 448 * 1024;
 ///
 /// # Errors
 /// A record cannot be read.
-pub fn of(view: &View, node: &NodeId) -> Result<NodeSpecPart> {
-    Ok(fitting(view, node)?.0)
+pub fn of(cx: &Context, view: &View, node: &NodeId) -> Result<NodeSpecPart> {
+    Ok(fitting(cx, view, node)?.0)
 }
 
 /// The instances that had to be left out of their nodes' specs.
 ///
 /// # Errors
 /// A record cannot be read.
-pub fn left_out(view: &View, nodes: &[Node]) -> Result<Vec<String>> {
+pub fn left_out(cx: &Context, view: &View, nodes: &[Node]) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for node in nodes {
-        names.extend(fitting(view, &node.id)?.1);
+        names.extend(fitting(cx, view, &node.id)?.1);
     }
     Ok(names)
 }
 
-fn fitting(view: &View, node: &NodeId) -> Result<(NodeSpecPart, Vec<String>)> {
+fn fitting(cx: &Context, view: &View, node: &NodeId) -> Result<(NodeSpecPart, Vec<String>)> {
     let mut part = NodeSpecPart::default();
     let mut left_out = Vec::new();
     let mut bytes = 0;
@@ -61,7 +62,8 @@ fn fitting(view: &View, node: &NodeId) -> Result<(NodeSpecPart, Vec<String>)> {
         };
         let version = VERSIONS.get(view, &version_key(&workload.id, row.version))?;
         let spec = version.as_ref().map_or(&workload.spec, |version| &version.value.spec);
-        let Some(instance) = instance(workload, spec, &row) else { continue };
+        let Some(mut instance) = instance(workload, spec, &row) else { continue };
+        instance.secret_env = secrets::uses(cx, view, spec)?;
         let size = serde_json::to_vec(&instance).map_err(Error::internal)?.len();
         if bytes + size > PART_BYTES_MAX {
             left_out.push(row.name);
@@ -81,9 +83,10 @@ fn instance(workload: &WorkloadRow, spec: &Spec, row: &InstanceRow) -> Option<In
         workload: row.workload_name.clone(),
         spec_version: row.generation,
         wanted: if workload.is_up() { Wanted::Up } else { Wanted::Offline },
-        driver: spec.driver.clone(),
+        driver: spec.wanted_driver(),
         command: spec.argv(),
-        env: spec.task.env.clone(),
+        env: spec.task.texts(),
+        secret_env: BTreeMap::new(),
         working_dir: spec.task.working_dir.clone(),
         user: spec.task.user.clone(),
         resources: place.limits.clone(),

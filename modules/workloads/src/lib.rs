@@ -13,6 +13,7 @@ mod reconcile;
 mod records;
 mod report;
 pub mod rollout;
+mod secrets;
 mod shown;
 pub mod spec;
 mod status;
@@ -24,10 +25,11 @@ mod told;
 use std::{collections::BTreeSet, sync::Arc};
 
 use palisade_contract::{
-    Catalog, CommandKind, Context, Finding, Method, Module, Reconciler, Result, Severity,
-    StatusHandler, Sweep,
+    Catalog, CommandKind, Context, Finding, Method, Module, Reconciler, Result, SecretRef,
+    Severity, StatusHandler, Sweep,
     node::Node,
     node_spec::{NodeSpecPart, invalidate},
+    secrets::SecretUsers,
 };
 use palisade_state::{Tx, View, past::Kept};
 
@@ -79,8 +81,12 @@ impl Module for WorkloadsModule {
         vec![methods::signal_kind()]
     }
 
-    fn node_spec(&self, _cx: &Context, view: &View, node: &Node) -> Result<NodeSpecPart> {
-        contribution::of(view, &node.id)
+    fn node_spec(&self, cx: &Context, view: &View, node: &Node) -> Result<NodeSpecPart> {
+        contribution::of(cx, view, &node.id)
+    }
+
+    fn secret_users(&self, tx: &mut Tx, tenant: &str, secret: &SecretRef) -> Result<SecretUsers> {
+        secrets::users(tx, tenant, secret)
     }
 
     fn status_handlers(&self) -> Vec<StatusHandler> {
@@ -89,7 +95,7 @@ impl Module for WorkloadsModule {
 
     fn self_check(&self, cx: &Context, view: &View) -> Result<Vec<Finding>> {
         let nodes = cx.ports.nodes.get()?.list(view)?;
-        let left_out = contribution::left_out(view, &nodes)?;
+        let left_out = contribution::left_out(cx, view, &nodes)?;
         if left_out.is_empty() {
             return Ok(vec![]);
         }

@@ -133,7 +133,7 @@ pub(crate) fn demand(workload: &WorkloadRow, id: InstanceId) -> Demand {
         labels: spec.placement.labels.clone(),
         includes: spec.placement.includes.clone(),
         excludes: spec.placement.excludes.clone(),
-        driver: spec.driver.clone(),
+        driver: spec.wanted_driver(),
         strategy: spec.placement.strategy.clone(),
         wake: (RECONCILE_KIND.to_owned(), workload.id.key()),
     }

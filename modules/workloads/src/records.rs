@@ -1,6 +1,6 @@
 //! The tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use palisade_contract::{
     InstanceId, NodeId, WorkloadId,
@@ -227,6 +227,8 @@ pub struct Announced {
 pub const BY_NAME: &str = "name";
 /// The index of instances by workload.
 pub const BY_WORKLOAD: &str = "workload";
+/// The index of versions by the secrets that they name.
+pub const BY_SECRET: &str = "secret";
 /// The index of instances by node.
 pub const BY_NODE: &str = "node";
 
@@ -237,7 +239,23 @@ pub const WORKLOADS: Table<String, WorkloadRow> = Table::new(
 );
 
 /// Specs by `<workload id>/<version>`, the version in 12 digits.
-pub const VERSIONS: Table<String, VersionRow> = Table::new("workload_versions", &[]);
+pub const VERSIONS: Table<String, VersionRow> = Table::new(
+    "workload_versions",
+    &[Index { name: BY_SECRET, keys: |row: &VersionRow| secrets_of(&row.spec) }],
+);
+
+/// `<tenant>/<name>` of each secret that a spec names.
+fn secrets_of(spec: &Spec) -> Vec<String> {
+    let all = spec.task.secrets();
+    let keys: BTreeSet<String> =
+        all.map(|(_, secret)| secret_key(&spec.tenant, &secret.secret)).collect();
+    keys.into_iter().collect()
+}
+
+/// What the index of secrets knows one by.
+pub fn secret_key(tenant: &str, name: &str) -> String {
+    format!("{tenant}/{name}")
+}
 
 /// Instances by id.
 pub const INSTANCES: Table<String, InstanceRow> = Table::new(

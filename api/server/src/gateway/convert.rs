@@ -10,6 +10,7 @@ use palisade_contract::{
         Wanted,
     },
     node_spec::NodeSpecRecord,
+    secrets::SecretUse,
 };
 use palisade_proto::agent as wire;
 use palisade_state::Fence;
@@ -139,6 +140,7 @@ pub fn instance_to_wire(spec: &InstanceSpec) -> wire::InstanceSpec {
         driver: spec.driver.clone(),
         command: spec.command.clone(),
         env: spec.env.clone().into_iter().collect(),
+        secret_env: spec.secret_env.iter().map(|(n, s)| (n.clone(), use_to_wire(s))).collect(),
         working_dir: spec.working_dir.clone(),
         user: spec.user.clone(),
         resources: Some(resources_to_wire(&spec.resources)),
@@ -155,6 +157,17 @@ pub fn instance_to_wire(spec: &InstanceSpec) -> wire::InstanceSpec {
         fence: Some(fence_to_wire(spec.fence)),
         files: spec.files.iter().map(|(p, t)| (p.clone(), t.clone().into_bytes())).collect(),
     }
+}
+
+fn use_to_wire(secret: &SecretUse) -> wire::SecretUse {
+    let SecretUse { tenant, secret, version: _, revision } = secret.clone();
+    wire::SecretUse { tenant, name: secret, revision }
+}
+
+/// The version is not on the wire: the revision says which one it is.
+fn use_from_wire(secret: wire::SecretUse) -> SecretUse {
+    let wire::SecretUse { tenant, name, revision } = secret;
+    SecretUse { tenant, secret: name, version: 0, revision }
 }
 
 fn resources_to_wire(limits: &InstanceResources) -> wire::Resources {
@@ -217,6 +230,7 @@ pub fn instance_spec_from_wire(spec: wire::InstanceSpec) -> Option<InstanceSpec>
         driver: spec.driver,
         command: spec.command,
         env: spec.env.into_iter().collect(),
+        secret_env: spec.secret_env.into_iter().map(|(n, s)| (n, use_from_wire(s))).collect(),
         working_dir: spec.working_dir,
         user: spec.user,
         resources: InstanceResources {
@@ -290,6 +304,10 @@ mod tests {
             driver: "process".into(),
             command: vec!["a".into(), "b".into()],
             env: text_map("E"),
+            secret_env: BTreeMap::from([(
+                "S".to_owned(),
+                SecretUse { tenant: "t".into(), secret: "s".into(), version: 0, revision: 7 },
+            )]),
             working_dir: "/w".into(),
             user: "u".into(),
             resources: InstanceResources {

@@ -4,6 +4,7 @@ mod commands;
 pub mod convert;
 mod drained;
 mod relay;
+mod secrets;
 mod session;
 mod sessions;
 mod sweep;

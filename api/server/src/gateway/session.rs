@@ -32,6 +32,7 @@ use super::{
     Core, Inbound,
     commands::Handover,
     convert,
+    secrets::{self, Wanted},
     sessions::{Ending, SessionHandle},
 };
 use crate::problem::chain;
@@ -94,6 +95,7 @@ impl Exclusive {
 /// What is waiting to be written, and what is being written.
 struct Reports {
     commands: Handover,
+    secrets: Wanted,
     facts: Option<HostFacts>,
     status: Option<NodeStatus>,
     newest: Option<NodeStatus>,
@@ -262,8 +264,10 @@ impl Session {
                         spec = found.map(Box::new);
                     }
                 },
-                Ok(permit) = self.handle.down().reserve(), if spec.is_some() => {
-                    if let Some(record) = spec.take() {
+                Ok(permit) = self.handle.down().reserve(), if spec.is_some() || !reports.secrets.is_empty() => {
+                    if let Some(secret) = self.secret(&mut reports.secrets) {
+                        permit.send(secret);
+                    } else if let Some(record) = spec.take() {
                         permit.send(Down { msg: Some(Msg::NodeSpec(convert::spec_to_wire(&record))) });
                         self.core.metrics.specs_sent.inc();
                         tracing::debug!(node = %self.node, generation = record.generation, fence = %record.fence, "node spec sent");
@@ -315,6 +319,18 @@ impl Session {
         }
     }
 
+    /// The next secret that the agent waits for; none for a node whose session this is no longer.
+    fn secret(&self, wanted: &mut Wanted) -> Option<Down> {
+        let view = self.core.context.store.view();
+        let asked = wanted.next()?;
+        let is_ours = self.core.holds(&view, &self.node, &self.handle.id);
+        if !is_ours || self.authenticate(&view).is_err() {
+            return None;
+        }
+        let secret = secrets::answer(&self.core.context.ports, &view, &self.node, asked);
+        Some(Down { msg: Some(Msg::Secret(secret)) })
+    }
+
     fn authenticate(&self, view: &View) -> Result<()> {
         let nodes = self.core.context.ports.nodes.get()?;
         nodes.authenticate(view, &self.node, &self.key).map(drop)
@@ -330,6 +346,7 @@ impl Session {
             }
             Some(UpMsg::Status(status)) => reports.take_status(convert::status_from_wire(status)),
             Some(UpMsg::CommandUpdate(update)) => reports.commands.received(&self.handle, update),
+            Some(UpMsg::SecretsWanted(wanted)) => reports.secrets.ask(wanted),
             Some(UpMsg::LogChunk(chunk)) => self.handle.log_chunk(chunk),
             Some(UpMsg::SpecRefused(refused)) => {
                 tracing::warn!(
@@ -430,7 +447,16 @@ impl Has {
 
 impl Reports {
     fn new(commands: Handover) -> Self {
-        Self { commands, facts: None, status: None, newest: None, writing: None, backoff: None }
+        let secrets = Wanted::default();
+        Self {
+            commands,
+            secrets,
+            facts: None,
+            status: None,
+            newest: None,
+            writing: None,
+            backoff: None,
+        }
     }
 
     fn take_status(&mut self, status: NodeStatus) {

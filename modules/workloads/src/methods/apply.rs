@@ -11,6 +11,7 @@ use crate::{
     RECONCILE_KIND, invalidate_all,
     lookup::{self, instances_of},
     records::{BY_NAME, InstanceRow, VERSIONS, VersionRow, WORKLOADS, WorkloadRow, version_key},
+    secrets,
     shown::{self, WorkloadRecord},
     spec::Spec,
     tenancy,
@@ -50,6 +51,7 @@ pub struct Applied {
 pub(super) fn apply(cx: &MethodContext, tx: &mut Tx, mut spec: Spec) -> Result<Applied> {
     let mut problems = Problems::default();
     cx.context.ports.capacity.get()?.check(&spec.resources, "/resources", &mut problems);
+    secrets::require(&cx.context, tx, &spec, &mut problems)?;
     let path = spec.workload.take();
     let found = find(tx, &spec)?;
     let is_named = |path: &String| {

@@ -9,7 +9,7 @@ use palisade_contract::{
 };
 use palisade_scheduler::placement::strategy::Strategy;
 
-use super::{Health, Later, Placement, PortRef, Restart, Span, Spec, Task, Update};
+use super::{EnvValue, Health, Later, Placement, PortRef, Restart, Span, Spec, Task, Update};
 
 const ARGS_MAX: usize = 1000;
 const ENV_MAX: usize = 500;
@@ -184,7 +184,12 @@ impl Check for Task {
             if key.is_empty() || key.contains(['=', '\0']) {
                 problems.add(here.clone(), "a name must not be empty or hold \"=\"");
             }
-            no_zero_byte(problems, here, value);
+            match value {
+                EnvValue::Text(text) => no_zero_byte(problems, here, text),
+                EnvValue::Secret(secret) => {
+                    name(problems, format!("{here}/secret"), &secret.secret);
+                }
+            }
         }
         no_zero_byte(problems, format!("{at}/workingDir"), &self.working_dir);
         no_zero_byte(problems, format!("{at}/user"), &self.user);

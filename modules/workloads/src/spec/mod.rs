@@ -9,7 +9,8 @@ mod span;
 use std::collections::BTreeMap;
 
 use palisade_contract::{
-    node::{HealthCheck, Probe, RestartMode, RestartPolicy, Wanted},
+    SecretRef,
+    node::{HealthCheck, Probe, RestartMode, RestartPolicy, Wanted, with_secrets},
     ports::PortRequest,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -120,9 +121,10 @@ pub struct Task {
     /// More arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Environment; the agent adds `PORT_<NAME>` for each port, and `PORT` when there is one.
+    /// Environment: texts, and `{"secret": "name"}` for what a secret of the same tenant holds. The agent adds `PORT_<NAME>` for
+    /// each port, and `PORT` when there is one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, EnvValue>,
     /// Working directory; absent: the instance's own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub working_dir: String,
@@ -135,12 +137,22 @@ pub struct Task {
     /// Not supported yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Later>,
-    /// Not supported yet.
+    /// Not supported yet: secrets are in `env`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<Later>,
     /// Not supported yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mounts: Option<Later>,
+}
+
+/// What a variable of the environment holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum EnvValue {
+    /// This text.
+    Text(String),
+    /// What a secret of the workload's tenant holds when its process is started.
+    Secret(SecretRef),
 }
 
 /// A port that each instance gets.
@@ -356,6 +368,26 @@ impl Default for Update {
     }
 }
 
+impl Task {
+    /// The variables that are texts.
+    #[must_use]
+    pub fn texts(&self) -> BTreeMap<String, String> {
+        let text = |(name, value): (&String, &EnvValue)| match value {
+            EnvValue::Text(text) => Some((name.clone(), text.clone())),
+            EnvValue::Secret(_) => None,
+        };
+        self.env.iter().filter_map(text).collect()
+    }
+
+    /// The variables that are secrets.
+    pub fn secrets(&self) -> impl Iterator<Item = (&String, &SecretRef)> {
+        self.env.iter().filter_map(|(name, value)| match value {
+            EnvValue::Secret(secret) => Some((name, secret)),
+            EnvValue::Text(_) => None,
+        })
+    }
+}
+
 impl Spec {
     /// Whether instances of `self` need not be replaced to become instances of `other`: all but
     /// the count, what is wanted, and how updates go, is the same.
@@ -377,6 +409,15 @@ impl Spec {
     pub fn port_requests(&self) -> Vec<PortRequest> {
         let request = |port: &PortSpec| PortRequest { name: port.name.clone(), fixed: port.port };
         self.ports.iter().map(request).collect()
+    }
+
+    /// The driver that its instances need.
+    #[must_use]
+    pub fn wanted_driver(&self) -> String {
+        match self.task.secrets().next() {
+            Some(_) => with_secrets(&self.driver),
+            None => self.driver.clone(),
+        }
     }
 
     /// The program and all of its arguments.

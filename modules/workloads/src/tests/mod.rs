@@ -4,6 +4,7 @@
 mod inputs;
 mod life;
 mod rolling;
+mod secrets;
 mod signals;
 
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
