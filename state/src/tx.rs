@@ -300,6 +300,33 @@ impl Tx {
         Ok(())
     }
 
+    /// Has `part` build a part of it. When that is refused, what it wrote is undone; what it read stays in the read set,
+    /// so that what is written because of the refusal is applied only if a repetition would be refused too.
+    ///
+    /// # Errors
+    /// Those of `part`.
+    pub fn attempt<T, E>(&mut self, part: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
+        let before = (
+            self.enqueues.clone(),
+            self.writes.clone(),
+            self.index_writes.clone(),
+            self.txn.clone(),
+        );
+        let made = part(self);
+        if made.is_err() {
+            (self.enqueues, self.writes, self.index_writes, self.txn) = before;
+        }
+        made
+    }
+
+    /// The rows that it writes and that were there before: table, key, and the revision at which each was made.
+    pub fn changed_rows(&self) -> impl Iterator<Item = (&str, &[u8], u64)> {
+        self.writes.keys().filter_map(|(table, key)| {
+            let record = self.view.row(table, key)?;
+            Some((table.as_str(), &key[..], record.stamp().created_rev))
+        })
+    }
+
     /// Ends a run of the work queue.
     pub fn finish(&mut self, finish: Finish) {
         self.txn.finishes.push(finish);

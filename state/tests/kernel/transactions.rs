@@ -277,3 +277,34 @@ fn a_run_ahead_of_its_row_is_refused() {
     let generation = store.view().work("work", "k").unwrap().generation;
     assert!(matches!(finish(&store, generation + 1).verdict, Some(Verdict::Superseded(_))));
 }
+
+#[test]
+fn a_part_that_is_refused_leaves_what_it_read_and_nothing_else() {
+    let store = with_pets(&[("rex", "ada"), ("tom", "bob")]);
+    let mut tx = Tx::new(store.view());
+    tx.put(&PETS, &key("new"), &pet("ada", 1)).unwrap();
+    let refused: Result<(), TxError> = tx.attempt(|tx| {
+        tx.get(&PETS, &key("tom"))?;
+        tx.delete(&PETS, &key("rex"))?;
+        tx.put(&PETS, &key("new"), &pet("bob", 9))?;
+        tx.enqueue("walk", "rex")?;
+        tx.publish("pet.gone", "", key("pet/rex"), &serde_json::json!({}));
+        Err(TxError::Invalid("no".to_owned()))
+    });
+    assert!(refused.is_err());
+    assert_eq!(tx.get(&PETS, &key("rex")).unwrap(), Some(pet("ada", 1)));
+    assert_eq!(tx.by_index(&PETS, "owner", "ada").unwrap().len(), 2, "TX-2");
+    write(&store, |tx| tx.put(&PETS, &key("tom"), &pet("bob", 2)));
+    let txn = tx.build().unwrap();
+    assert!(txn.enqueues.is_empty() && txn.events.is_empty());
+    let outcome = store.apply(txn.into()).unwrap();
+    assert!(is_conflict(&outcome), "TX-1: what it read is part of why it was refused");
+}
+
+#[test]
+fn a_part_that_is_not_refused_stays() {
+    let store = with_pets(&[("rex", "ada")]);
+    let outcome = write(&store, |tx| tx.attempt(|tx| tx.delete(&PETS, &key("rex"))));
+    assert!(outcome.is_applied());
+    assert_eq!(PETS.get(&store.view(), &key("rex")).unwrap(), None);
+}
