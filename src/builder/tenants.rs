@@ -21,8 +21,15 @@ fn canaries(victim: &Things) -> Vec<String> {
     let mut all: Vec<String> =
         ["ledger", "vault-1", VICTIM].into_iter().map(str::to_owned).collect();
     all.extend(
-        [&victim.workload, &victim.node, &victim.command, &victim.join_token, &victim.api_token]
-            .map(Clone::clone),
+        [
+            &victim.workload,
+            &victim.node,
+            &victim.command,
+            &victim.join_token,
+            &victim.api_token,
+            &victim.approval,
+        ]
+        .map(Clone::clone),
     );
     all.extend(victim.instances.iter().map(|one| one["id"].as_str().unwrap().to_owned()));
     all

@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod apply;
+mod approval;
 mod audit;
 mod binding;
 mod can_i;
@@ -161,6 +162,9 @@ enum Noun {
     /// Who shares the cluster, and what each may have
     #[command(visible_alias = "tenants")]
     Tenant(tenant::Tenant),
+    /// Destructive work that waits until others approve it
+    #[command(visible_alias = "approvals")]
+    Approval(approval::Approval),
     /// What workloads may know, and nobody reads back
     #[command(visible_alias = "secrets")]
     Secret(secret::Secret),
@@ -286,6 +290,7 @@ async fn ask(noun: Noun, session: &Session) -> Outcome {
         Noun::Role(role) => role.run(session).await,
         Noun::Binding(binding) => binding.run(session).await,
         Noun::Tenant(tenant) => tenant.run(session).await,
+        Noun::Approval(approval) => approval.run(session).await,
         Noun::Secret(secret) => secret.run(session).await,
         Noun::Cluster(cluster) => cluster.run(session).await,
         Noun::Event(event) => event.run(session).await,

@@ -20,6 +20,7 @@ fn the_help_is_as_it_was() {
         "role",
         "binding",
         "tenant",
+        "approval",
         "cluster",
         "dev",
         "agent",

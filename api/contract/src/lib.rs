@@ -3,6 +3,7 @@
 //! **Architecture invariant:** no transport and no consensus in here. A module reaches the rest of
 //! the system only through the ports on its context.
 
+pub mod approvals;
 pub mod changes;
 pub mod command;
 pub mod context;

@@ -1,7 +1,7 @@
 //! What modules do for each other and for the server, without knowing each other's tables.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, OnceLock},
 };
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
+    approvals::Approvals,
     command::{Commands, Deliveries},
     context::{Context, Principal},
     error::{Code, Error, Result},
@@ -51,6 +52,8 @@ pub struct Ports {
     pub secrets: Port<dyn Secrets>,
     /// Filled by tenancy.
     pub tenants: Port<dyn Tenants>,
+    /// Filled by quorum.
+    pub approvals: Port<dyn Approvals>,
 }
 
 /// A slot for one port.
@@ -359,6 +362,25 @@ pub trait Access: Send + Sync {
         action: &str,
         resource: &Resource,
     ) -> Result<()>;
+
+    /// Who somebody is at this moment, by the [`Principal::name`] under which it called before, as part of what the
+    /// transaction has read: what it may is read with it.
+    ///
+    /// # Errors
+    /// `UNAUTHENTICATED`: it would not be let in any more.
+    fn standing(&self, tx: &mut Tx, name: &str) -> Result<Principal>;
+
+    /// The names of all who are known and may do something, in order.
+    ///
+    /// # Errors
+    /// A record cannot be read.
+    fn able(&self, view: &View, action: &str, resource: &Resource) -> Result<Vec<String>>;
+
+    /// Who made somebody, or a credential with which it is let in now, and who made those, and so on; not itself.
+    ///
+    /// # Errors
+    /// A record cannot be read.
+    fn makers(&self, tx: &mut Tx, name: &str) -> Result<BTreeSet<String>>;
 }
 
 /// Instances' logs, wherever their nodes' sessions are.

@@ -4,7 +4,13 @@
 use palisade_state::{Table, Tx, View, key::Key};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{error::Result, module::Sweep, ports::Ports};
+use crate::{
+    context::Principal,
+    error::Result,
+    method::Resource,
+    module::Sweep,
+    ports::{Access, Ports},
+};
 
 /// Rows of a kind that one call of [`crate::Module::tenant_deleted`] removes at most.
 pub const SWEEP_MAX: usize = 100;
@@ -97,6 +103,25 @@ impl Ports {
     fn knower(&self, tenant: &str) -> Option<&dyn Tenants> {
         if tenant.is_empty() { None } else { self.tenants.filled().map(|tenants| &**tenants) }
     }
+}
+
+/// The tenant that must let somebody write for a call to be made; empty: none, for he acts by a right that he does not
+/// hold in one. Whoever is bound to a tenant acts by that one's leave, and whoever holds roles in several by that of the one
+/// whose thing it is about.
+#[must_use]
+pub fn whose_leave(
+    access: &dyn Access,
+    view: &View,
+    principal: &Principal,
+    action: &str,
+    on: &Resource,
+) -> String {
+    if !principal.tenant.is_empty() || on.tenant.is_empty() {
+        return principal.tenant.clone();
+    }
+    let anywhere = Resource::cluster(&on.kind, &on.id);
+    let is_of_the_cluster = access.authorize(view, principal, action, &anywhere).is_ok();
+    if is_of_the_cluster { String::new() } else { on.tenant.clone() }
 }
 
 /// Deletes at most [`SWEEP_MAX`] rows of a table that are a deleted tenant's: what [`crate::Module::tenant_deleted`] does for

@@ -13,6 +13,7 @@ use palisade_commands::CommandsModule;
 use palisade_contract::{Module, Registry, Result};
 use palisade_iam::{Bootstrap, Iam};
 use palisade_inventory::Inventory;
+use palisade_quorum::QuorumModule;
 use palisade_scheduler::NodeControllers;
 use palisade_secrets::SecretsModule;
 use palisade_tenancy::Tenancy;
@@ -69,6 +70,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
     let iam = Arc::new(Iam::new(settings.bootstrap));
     let tenancy = Arc::new(Tenancy::default());
     let commands = Arc::new(CommandsModule::default());
+    let quorum = Arc::new(QuorumModule::default());
     let secrets = Arc::new(SecretsModule::default());
     let mut modules: Vec<Arc<dyn Module>> = vec![
         server.clone(),
@@ -78,6 +80,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
         iam.clone(),
         tenancy.clone(),
         commands.clone(),
+        quorum.clone(),
         secrets.clone(),
         Arc::new(AuditModule),
         Arc::new(WorkloadsModule),
@@ -88,6 +91,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
     iam.bind(&registry);
     tenancy.bind(&registry);
     commands.bind(&registry);
+    quorum.bind(&registry);
     secrets.bind(&registry);
     Ok(Assembled { registry, server })
 }

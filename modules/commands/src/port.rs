@@ -92,8 +92,6 @@ impl Port {
         node.seq += 1;
         tx.put(&NODES, &request.node.key(), &node)?;
         let not_after_ms = millis(request.not_after.unwrap_or(NOT_AFTER));
-        let state =
-            if request.batch.is_some() { CommandState::Held } else { CommandState::Pending };
         let created_by = request.principal.as_ref().map(|by| by.name.clone());
         Ok(Command {
             id: CommandId::mint(&*cx.rt),
@@ -105,7 +103,7 @@ impl Port {
             key: request.key.clone(),
             payload: request.payload.clone(),
             batch: request.batch.clone(),
-            state,
+            state: CommandState::Pending,
             created_by: created_by.unwrap_or_default(),
             created_at_ms: clock.wall_ms,
             not_after_ms,
@@ -155,7 +153,10 @@ impl Commands for Port {
             )
             .hint("look at `palisade command ls --node`, and at whether its agent is connected"));
         }
-        let command = Self::make(cx, tx, kind, request)?;
+        let mut command = Self::make(cx, tx, kind, request)?;
+        if command.batch.is_some() && cx.ports.approvals.get()?.admit(tx, &command)? {
+            command.state = CommandState::Held;
+        }
         tx.put(&COMMANDS, &place(&command), &command)?;
         tx.enqueue_after(COMMAND_SWEEPER, command.node.as_str(), command.not_after_ms)?;
         Ok(command)

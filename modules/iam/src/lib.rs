@@ -19,6 +19,7 @@ mod principals;
 mod records;
 mod rights;
 mod roles;
+mod standing;
 mod teardown;
 mod uses;
 mod ways;
@@ -193,6 +194,18 @@ impl Access for Port {
         resource: &Resource,
     ) -> Result<()> {
         access::authorize(view, principal, action, resource)
+    }
+
+    fn standing(&self, tx: &mut Tx, name: &str) -> Result<Principal> {
+        standing::standing(tx, name)
+    }
+
+    fn able(&self, view: &View, action: &str, resource: &Resource) -> Result<Vec<String>> {
+        standing::able(view, action, resource)
+    }
+
+    fn makers(&self, tx: &mut Tx, name: &str) -> Result<BTreeSet<String>> {
+        standing::makers(tx, name)
     }
 }
 

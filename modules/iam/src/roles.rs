@@ -17,7 +17,7 @@ pub enum Role {
 pub const ROLES: [Role; 4] = [Role::Viewer, Role::Operator, Role::TenantAdmin, Role::ClusterAdmin];
 
 /// Areas that operators may only read: who gets in, and what the cluster is made of.
-const GUARDED_AREAS: [&str; 12] = [
+const GUARDED_AREAS: [&str; 13] = [
     "join-tokens",
     "api-tokens",
     "auth",
@@ -30,10 +30,11 @@ const GUARDED_AREAS: [&str; 12] = [
     "system",
     "tenants",
     "secret-keys",
+    "quorum-policy",
 ];
 
 /// Of those, what the admin of a tenant may change within it.
-const TENANT_ADMINS_AREAS: [&str; 1] = ["role-bindings"];
+const TENANT_ADMINS_AREAS: [&str; 2] = ["role-bindings", "quorum-policy"];
 
 /// Actions that everybody may who has a role, also who is bound to a tenant, because what they tell is no
 /// tenant's and no secret: who the caller is and what it may, which roles there are, which version answers, and how to

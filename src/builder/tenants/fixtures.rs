@@ -210,6 +210,35 @@ fn secrets(all: &mut BTreeMap<&'static str, Vec<Case>>) {
     all.insert("secretKeys.rotate", refused([json!({})]));
 }
 
+/// Of what waits for approval in another tenant, and of what that one asks to be approved.
+fn approvals(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
+    let ids = [victim.approval.as_str()];
+    all.insert("approvals.get", of("approval", &ids, &json!({})));
+    all.insert("approvals.approve", of("approval", &ids, &json!({"digest": NO_SECRET})));
+    for name in ["approvals.reject", "approvals.withdraw"] {
+        all.insert(name, of("approval", &ids, &json!({"reason": "mine"})));
+    }
+    all.insert("approvals.list", list(Expect::Own, [json!({"state": "held", "tenant": VICTIM})]));
+    let call = |input: Value| json!([{"method": "workloads.remove", "input": input}]);
+    let strange = call(json!({"workload": "ledger", "tenant": VICTIM}));
+    let own = call(json!({"workload": victim.workload}));
+    all.insert(
+        "approvals.create",
+        refused([
+            json!({"tenant": VICTIM, "calls": call(json!({"workload": "ledger"}))}),
+            json!({"tenant": "", "calls": call(json!({"workload": "ledger"}))}),
+            json!({"calls": strange}),
+            json!({"calls": own}),
+        ]),
+    );
+    all.insert("approvalPolicies.list", list(Expect::Own, []));
+    let mut shown = refused([VICTIM, "_", ""].map(|tenant| json!({"tenant": tenant})));
+    shown.extend(one(Expect::Own, json!({"tenant": INTRUDER})));
+    all.insert("approvalPolicies.get", shown);
+    let set = ["_", VICTIM].map(|tenant| json!({"tenant": tenant, "mode": "off"}));
+    all.insert("approvalPolicies.set", refused(set));
+}
+
 /// The ways to try each method, by its name.
 pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
     let mut all = BTreeMap::new();
@@ -220,6 +249,7 @@ pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
     access(&mut all);
     tenants(&mut all);
     secrets(&mut all);
+    approvals(victim, &mut all);
     let numbered = || {
         let mut cases = list(Expect::Own, [json!({"tenant": VICTIM, "from": 0})]);
         cases.extend(one(Expect::Own, json!({"from": 0, "limit": 1000})));

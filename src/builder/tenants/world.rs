@@ -60,6 +60,7 @@ pub struct Things {
     pub join_token: String,
     pub node: String,
     pub command: String,
+    pub approval: String,
     /// Of whoever is in its tenant, by role.
     pub credentials: BTreeMap<&'static str, Caller>,
 }
@@ -276,7 +277,21 @@ impl World {
         assert!(instances.len() == 2 && instances.iter().all(|one| one["nodeName"] != ""));
         let workload = made["id"].as_str().unwrap().to_owned();
         let command = self.command(&node, tenant);
-        Things { workload, instances, api_token, join_token, node, command, credentials }
+        let approval = self.approval(&credentials["operator"], &principal);
+        Things { workload, instances, api_token, join_token, node, command, approval, credentials }
+    }
+
+    /// Something of a tenant's that waits for approval, under a policy of its own.
+    fn approval(&self, operator: &Caller, name: &str) -> String {
+        let secret = name.replace("-bot", "-password");
+        let calls = json!([{"method": "secrets.remove", "input": {"secret": secret}}]);
+        let reason = format!("canary-reason-of-{name}");
+        let asked = json!({"calls": calls, "required": 1, "reason": reason});
+        let held = self.done(operator, "approvals.create", &asked);
+        assert_eq!(held["state"], "held");
+        let policy = json!({"tenant": held["tenant"], "mode": "on", "kinds": ["nodes.remove"]});
+        self.done(&admin(), "approvalPolicies.set", &policy);
+        held["id"].as_str().unwrap().to_owned()
     }
 
     /// A command of a tenant's to a node, that waits for its agent.

@@ -23,7 +23,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use palisade_contract::{
     Code, Context, Error, Handler, MethodContext, MethodKind, Principal, Registry, Resource,
-    Result, When, id, method::ByteStream, ports::Credential,
+    Result, When, id, method::ByteStream, ports::Credential, tenants::whose_leave,
 };
 use palisade_state::{
     StoreError, Tx, View,
@@ -285,7 +285,7 @@ impl Envelope {
         let Authenticated { principal, view, spent } = who;
         let deadline = self.context.rt.now() + WRITE_BUDGET.saturating_sub(spent);
         let access = &**self.context.ports.access.get()?;
-        let by_leave_of = tenant::whose_leave(access, &view, &principal, &method.action, &resource);
+        let by_leave_of = whose_leave(access, &view, &principal, &method.action, &resource);
         let allowed = access
             .authorize(&view, &principal, &method.action, &resource)
             .and_then(|()| tenant::lets(&self.context, method.kind, &by_leave_of, &view));

@@ -4,7 +4,7 @@
 //! - `TEN-9` Who acts by a right that he holds in a tenant writes nothing while it is not active, whatever module the
 //!   method is of.
 
-use palisade_contract::{Context, MethodKind, Principal, Resource, Result, ports::Access};
+use palisade_contract::{Context, MethodKind, Principal, Result};
 use palisade_state::{Tx, View};
 use serde_json::Value;
 
@@ -25,24 +25,6 @@ pub(crate) fn within(route: &Route, mut input: Value, principal: &Principal) -> 
         }
     }
     input
-}
-
-/// The tenant that must let somebody write for a call to be made; empty: none, for he acts by a right that he does not
-/// hold in one. Whoever is bound to a tenant acts by that one's leave, and whoever holds roles in several by that of the one
-/// whose thing it is about.
-pub(super) fn whose_leave(
-    access: &dyn Access,
-    view: &View,
-    principal: &Principal,
-    action: &str,
-    on: &Resource,
-) -> String {
-    if !principal.tenant.is_empty() || on.tenant.is_empty() {
-        return principal.tenant.clone();
-    }
-    let anywhere = Resource::cluster(&on.kind, &on.id);
-    let is_of_the_cluster = access.authorize(view, principal, action, &anywhere).is_ok();
-    if is_of_the_cluster { String::new() } else { on.tenant.clone() }
 }
 
 /// Whether a method of this kind may be called now, as far as that tenant goes.

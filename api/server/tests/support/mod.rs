@@ -210,6 +210,22 @@ impl Access for TestAccess {
         }
         Err(Error::new(Code::AccessDenied, format!("{} may not {action}", principal.name)))
     }
+
+    fn standing(&self, _: &mut palisade_state::Tx, name: &str) -> Result<Principal> {
+        Err(Error::new(Code::Unauthenticated, format!("{name} is nobody")))
+    }
+
+    fn able(&self, _: &View, _: &str, _: &Resource) -> Result<Vec<String>> {
+        Ok(vec![])
+    }
+
+    fn makers(
+        &self,
+        _: &mut palisade_state::Tx,
+        _: &str,
+    ) -> Result<std::collections::BTreeSet<String>> {
+        Ok(std::collections::BTreeSet::new())
+    }
 }
 
 /// A server and everything that its clients need.

@@ -11,8 +11,10 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{executor::block_on, future::BoxFuture};
 use palisade_contract::{
-    Check, CommandId, CommandKind, CommandRequest, CommandResult, CommandState, Context, Error,
-    Module, NodeId, Problems, ReconcileContext, Reconciler, Registry, Result, SessionId, ShardBy,
+    Check, Code, CommandId, CommandKind, CommandRequest, CommandResult, CommandState, Context,
+    Error, MethodContext, Module, NodeId, Problems, ReconcileContext, Reconciler, Registry, Result,
+    SessionId, ShardBy,
+    approvals::{Approvals, Asked, Batch, BatchRequest},
     command::{Answer, Command, Commands, Deliveries},
     module::Run,
 };
@@ -86,6 +88,31 @@ impl Module for Acme {
     }
 }
 
+/// Holds whatever is put in a batch.
+struct Held;
+
+impl Approvals for Held {
+    fn create_batch(&self, _: &Context, _: &mut Tx, _: &BatchRequest) -> Result<Batch> {
+        Err(Error::internal("batches are there already"))
+    }
+
+    fn admit(&self, _: &mut Tx, command: &Command) -> Result<bool> {
+        match command.batch.as_deref() {
+            Some("released") => Ok(false),
+            Some("full") => Err(Error::new(Code::AccessDenied, "it is not in the scope")),
+            _ => Ok(true),
+        }
+    }
+
+    fn asks(&self, _: &mut Tx, _: Asked<'_>) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn hold(&self, _: &MethodContext, _: &mut Tx, _: Asked<'_>) -> Result<Value> {
+        Ok(Value::Null)
+    }
+}
+
 /// For how long finished commands are kept here.
 const KEPT_MS: u64 = 600_000;
 
@@ -128,6 +155,7 @@ impl World {
         module.bind(&registry);
         let mut bench = Bench::new(&[&module]);
         bench.context = bench.context.clone().with_tables(&registry);
+        bench.context.ports.approvals.fill(Arc::new(Held)).unwrap();
         let node = bench.node("node-1", 1000, 1 << 30);
         Self { bench, port: module.port.clone(), module, node }
     }

@@ -130,3 +130,16 @@ fn a_batch_holds_its_commands_until_they_are_released() {
     let again = world.commit(|tx| world.port.release(tx, &id));
     assert!(detail(again).contains("is pending and cannot be released"));
 }
+
+#[test]
+fn a_batch_says_what_is_put_in_it_and_whether_it_is_held() {
+    let world = World::new();
+    let into = |batch: &str, key: &str| CommandRequest {
+        batch: Some(batch.to_owned()),
+        ..paint(&world.node, key)
+    };
+    let id = world.enqueue(&into("released", "k"));
+    assert_eq!(world.state(&id), CommandState::Pending);
+    assert_eq!(world.try_enqueue(&into("full", "l")).unwrap_err().code, Code::AccessDenied);
+    assert_eq!(world.count(), 1, "what is refused leaves nothing");
+}

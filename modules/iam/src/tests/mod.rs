@@ -3,6 +3,7 @@ mod custom_roles;
 mod escalation;
 mod matrix;
 mod principals;
+mod standing;
 mod tokens;
 mod uses;
 mod ways;

@@ -1,0 +1,71 @@
+//! How a batch ends, and what is told of it.
+
+use palisade_contract::{Code, Context, Error, Result};
+use palisade_state::Tx;
+use serde_json::json;
+
+use crate::records::{BATCHES, BatchRow, Ended, State};
+
+/// An end that is now.
+pub(crate) fn ended(tx: &Tx, by: &str, why: &str) -> Ended {
+    let clock = tx.view().clock();
+    Ended {
+        at_ms: clock.wall_ms,
+        at_logical_ms: clock.now_ms,
+        by: by.to_owned(),
+        why: why.to_owned(),
+    }
+}
+
+/// Publishes what became of a batch.
+pub(crate) fn told(tx: &mut Tx, row: &BatchRow, kind: &str, by: &str, why: &str) {
+    let data = json!({
+        "approval": row.id, "tenant": row.tenant, "size": row.scope.len(), "required": row.required,
+        "createdBy": row.created_by, "by": by, "why": why,
+    });
+    tx.publish(kind, &row.tenant, format!("approval/{}", row.id), &data);
+}
+
+/// Refuses what is only for a batch that waits. `QUO-3`
+pub(crate) fn must_be_held(tx: &Tx, row: &BatchRow, what: &str) -> Result<()> {
+    let id = &row.id;
+    if row.state != State::Held {
+        let why = row.ended.as_ref().map(|ended| ended.why.as_str()).filter(|why| !why.is_empty());
+        let why = why.map_or(String::new(), |why| format!(": {why}"));
+        let detail = format!("approval {id} is {} and cannot be {what}{why}", row.state.word());
+        return Err(Error::new(Code::InvalidState, detail)
+            .hint("an end is one: ask for the same again, which makes another"));
+    }
+    if row.expires_ms <= tx.view().clock().now_ms {
+        let detail = format!("approval {id} has expired and cannot be {what}");
+        return Err(Error::new(Code::InvalidState, detail)
+            .hint("ask for the same again, which makes another"));
+    }
+    Ok(())
+}
+
+/// Ends a batch that waits, without having done anything of it: what is held with it is taken back.
+pub(crate) fn end(
+    cx: &Context,
+    tx: &mut Tx,
+    row: &mut BatchRow,
+    state: State,
+    by: &str,
+    why: &str,
+) -> Result<()> {
+    debug_assert!(row.state == State::Held && state != State::Released, "QUO-3: {row:?}");
+    let reason = format!("approval {} is {}", row.id, state.word());
+    for command in &row.commands {
+        match cx.ports.commands.get()?.cancel(tx, &command.id, &reason) {
+            Ok(_) => {}
+            // It has expired by itself, or went with its node.
+            Err(gone) if matches!(gone.code, Code::NotFound | Code::InvalidState) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    row.state = state;
+    row.ended = Some(ended(tx, by, why));
+    tx.put(&BATCHES, &row.id, row)?;
+    told(tx, row, &format!("approval.{}", state.word()), by, why);
+    crate::expiry::wake(tx, row)
+}

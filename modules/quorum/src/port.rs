@@ -1,0 +1,121 @@
+//! The port: batches for modules whose methods send commands, and calls that the envelope holds.
+
+use std::sync::Arc;
+
+use palisade_contract::{
+    Code, Context, Error, MethodContext, Result,
+    approvals::{Approvals, Asked, Batch, BatchRequest, Scoped},
+    command::Command,
+};
+use palisade_state::Tx;
+use serde_json::Value;
+
+use crate::{
+    batch::{self, CALLS_MAX, New},
+    digest,
+    known::{Known, can_be_held},
+    life,
+    records::{BATCHES, BatchRow, HeldCall, HeldCommand, PolicyRow, State},
+    shown,
+};
+
+/// See the module.
+pub(crate) struct Port {
+    pub known: Arc<Known>,
+}
+
+fn count(scope: &[Scoped]) -> u32 {
+    u32::try_from(scope.len()).unwrap_or(u32::MAX)
+}
+
+impl Approvals for Port {
+    fn create_batch(&self, cx: &Context, tx: &mut Tx, request: &BatchRequest) -> Result<Batch> {
+        cx.ports.tenant_open(tx, &request.tenant)?;
+        let life = request.not_after.map(|life| life.as_secs().max(1));
+        let new = New {
+            tenant: &request.tenant,
+            created_by: &request.created_by,
+            scope: request.scope.clone(),
+            calls: vec![],
+            pins: vec![],
+            reason: request.reason.clone(),
+            life_seconds: life,
+            least: 0,
+        };
+        let row = batch::make(cx, tx, new)?;
+        Ok(Batch {
+            held: row.state == State::Held,
+            required: row.required,
+            size: count(&row.scope),
+            batch_id: row.id,
+        })
+    }
+
+    fn admit(&self, tx: &mut Tx, command: &Command) -> Result<bool> {
+        let id = command.batch.clone().unwrap_or_default();
+        let mut row = tx.get(&BATCHES, &id)?.ok_or_else(|| shown::not_found(&id))?;
+        let subject = format!("node/{}", command.node);
+        let is_in = |one: &Scoped| one.subject == subject && one.kind == command.kind;
+        // QUO-5
+        if row.tenant != command.tenant || !row.scope.iter().any(is_in) {
+            let detail = format!("{} on {subject} is not in the scope of batch {id}", command.kind);
+            return Err(Error::new(Code::AccessDenied, detail)
+                .hint("make a batch whose scope has all that is put in it"));
+        }
+        let is_free = row.state == State::Released && row.required == 0;
+        if is_free && row.expires_ms > tx.view().clock().now_ms {
+            return Ok(false);
+        }
+        life::must_be_held(tx, &row, "added to")?;
+        if row.commands.len() >= CALLS_MAX {
+            let detail = format!("batch {id} has {CALLS_MAX} commands, and takes no more");
+            return Err(Error::new(Code::TooLarge, detail).hint("make another batch for the rest"));
+        }
+        row.commands.push(HeldCommand {
+            id: command.id.clone(),
+            subject,
+            kind: command.kind.clone(),
+            key: command.key.clone(),
+            payload_sha256: digest::of(&command.payload),
+        });
+        row.digest = digest::of_batch(&row);
+        tx.put(&BATCHES, &row.id, &row)?;
+        Ok(true)
+    }
+
+    fn asks(&self, tx: &mut Tx, call: Asked<'_>) -> Result<bool> {
+        let Some(name) = self.known.name_of(call.method) else { return Ok(false) };
+        Ok(can_be_held(call.method).is_ok() && PolicyRow::of(tx, call.tenant)?.covers(name))
+    }
+
+    fn hold(&self, cx: &MethodContext, tx: &mut Tx, call: Asked<'_>) -> Result<Value> {
+        can_be_held(call.method)?;
+        let row = self.held(cx, tx, call)?;
+        let record = shown::record(&cx.context, tx.view(), &row, 0)?;
+        serde_json::to_value(record).map_err(Error::internal)
+    }
+}
+
+impl Port {
+    fn held(&self, cx: &MethodContext, tx: &mut Tx, call: Asked<'_>) -> Result<BatchRow> {
+        let name = self.known.name_of(call.method).unwrap_or_default();
+        let held =
+            HeldCall { method: name.to_owned(), input: call.input.clone(), if_match: cx.if_match };
+        let calls = vec![held.clone()];
+        if let Some(there) = batch::waiting(tx, &cx.principal.name, call.tenant, &calls)? {
+            return Ok(there);
+        }
+        let tried = batch::rehearse(&self.known, cx, tx, call.tenant, &held)?;
+        let new = New {
+            tenant: call.tenant,
+            created_by: &cx.principal,
+            scope: vec![tried.about],
+            calls,
+            pins: tried.pins,
+            reason: String::new(),
+            life_seconds: None,
+            least: 1,
+        };
+        batch::make(&cx.context, tx, new)
+    }
+}
