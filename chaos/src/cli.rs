@@ -96,6 +96,36 @@ enum Which {
     Smoke(Smoke),
     /// The replicas' store beside etcd, in turns on this machine, as ratios
     Etcd(Box<Etcd>),
+    /// The API beside the kernel below it: changes, lists, watchers
+    Api(Api),
+}
+
+#[derive(Debug, clap::Args)]
+struct Api {
+    /// Rounds of each measure
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// Seconds of each figure
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Clients that change something
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=256))]
+    clients: u64,
+    /// Nodes that are listed
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    nodes: u64,
+    /// Clients that watch; a replica serves 1,024 streams
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    watchers: u64,
+    /// Where to write everything as JSON, one object a line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The binary to measure [default: palisade beside this program]
+    #[arg(long, value_name = "PATH")]
+    bin: Option<PathBuf>,
+    /// Where the cluster's files are; must be on a disk [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -180,6 +210,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }),
         Verb::Bench(Bench { which: Which::Smoke(smoke) }) => smoke.run(),
         Verb::Bench(Bench { which: Which::Etcd(etcd) }) => etcd.run(),
+        Verb::Bench(Bench { which: Which::Api(api) }) => api.run(),
         Verb::List => list(),
     })
 }
@@ -332,6 +363,23 @@ impl Etcd {
             ours_only: self.ours_only,
         };
         block_on(async { bench::etcd::run(&options).await })
+    }
+}
+
+impl Api {
+    fn run(self) -> u8 {
+        let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let options = bench::api::Options {
+            rounds: size(self.rounds),
+            seconds: self.seconds,
+            clients: size(self.clients),
+            nodes: size(self.nodes),
+            watchers: size(self.watchers),
+            json: self.json,
+            bin: self.bin,
+            dir: self.dir,
+        };
+        block_on(async { bench::api::run(&options).await })
     }
 }
 

@@ -46,6 +46,11 @@ impl Request {
         Self { method: Method::POST, path: path.into(), key, body: Some(body), at: None }
     }
 
+    /// A change of a record under an idempotency key.
+    pub(crate) fn patch(path: impl Into<String>, key: impl Into<String>, body: Value) -> Self {
+        Self { method: Method::PATCH, ..Self::post(path, key, body) }
+    }
+
     /// A declaration under an idempotency key.
     pub(crate) fn put(path: impl Into<String>, key: impl Into<String>, body: Value) -> Self {
         Self { method: Method::PUT, ..Self::post(path, key, body) }
@@ -128,6 +133,11 @@ impl Http {
         Ok(Self { client, access })
     }
 
+    /// How the cluster is reached.
+    pub(crate) fn access(&self) -> Arc<Access> {
+        self.access.clone()
+    }
+
     /// How many replicas there are.
     pub(crate) fn replicas(&self) -> usize {
         self.access.addresses.len()
@@ -145,6 +155,14 @@ impl Http {
                 sent: true,
             },
         }
+    }
+
+    /// Opens a stream of server-sent events; its head was waited for.
+    pub(crate) async fn watch(&self, replica: usize, path: &str) -> Result<reqwest::Response> {
+        let address = self.access.addresses.get(replica).context("there is no such replica")?;
+        let request = self.client.get(format!("{address}{path}"));
+        let answer = request.bearer_auth(&self.access.token).send().await;
+        Ok(answer.and_then(reqwest::Response::error_for_status)?)
     }
 
     async fn send(&self, address: &str, request: &Request) -> Tried {

@@ -1,5 +1,6 @@
 //! Figures. A benchmark measures and never asserts.
 
+pub(crate) mod api;
 mod apply;
 pub(crate) mod etcd;
 mod failover;

@@ -48,11 +48,13 @@ async fn post(rig: &Rig, path: &str, body: Value) -> Result<Value> {
     }
 }
 
-/// The voters, as the leader knows them.
+/// The voters, as the leader knows them; `None` while they change, too: until that is over a majority of those before is
+/// needed as well, and who is gone already is one of them.
 pub(crate) async fn voters(rig: &Rig) -> Option<Vec<u64>> {
     let request = Request::get(format!("{BASE}/cluster"));
     let answer = rig.http.ask(&request, Duration::from_secs(5)).await.ok()?;
-    Some(rig::voters(&answer.body))
+    let changes = answer.body.get("change").is_some_and(|change| !change.is_null());
+    (!changes).then(|| rig::voters(&answer.body))
 }
 
 /// While one leader after the other falls nobody gets to vote: after a while the other faults wait.

@@ -28,7 +28,7 @@ const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Why a call was not answered, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure(pub(super) String);
+pub(in crate::bench) struct Failure(pub(in crate::bench) String);
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
@@ -43,11 +43,11 @@ impl std::fmt::Display for Failure {
 }
 
 /// A row to be written.
-pub(super) type Row = (Vec<u8>, Vec<u8>);
+pub(in crate::bench) type Row = (Vec<u8>, Vec<u8>);
 
 /// Says whose cluster is called and by whom, with each call.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
+pub(in crate::bench) struct Caller {
     cluster: AsciiMetadataValue,
     epoch: AsciiMetadataValue,
     from: AsciiMetadataValue,
@@ -78,11 +78,11 @@ impl tonic::service::Interceptor for Caller {
 }
 
 /// Ours.
-pub(super) type OurStore = StoreClient<InterceptedService<Way, Caller>>;
+pub(in crate::bench) type OurStore = StoreClient<InterceptedService<Way, Caller>>;
 
 /// A connection to one member. Cheap to clone; clones share the connection.
 #[derive(Clone, Debug)]
-pub(super) enum Client {
+pub(in crate::bench) enum Client {
     /// To etcd.
     Etcd {
         /// Its keys.
@@ -113,7 +113,7 @@ impl Client {
     }
 
     /// Writes one row durably; the revision.
-    pub(super) async fn put(&mut self, row: Row) -> Result<u64, Failure> {
+    pub(in crate::bench) async fn put(&mut self, row: Row) -> Result<u64, Failure> {
         match self {
             Self::Etcd { kv, .. } => {
                 let answer = kv.put(put(row)).await?;
@@ -124,7 +124,7 @@ impl Client {
     }
 
     /// Writes all rows in one transaction; the revision.
-    pub(super) async fn put_all(&mut self, rows: Vec<Row>) -> Result<u64, Failure> {
+    pub(in crate::bench) async fn put_all(&mut self, rows: Vec<Row>) -> Result<u64, Failure> {
         match self {
             Self::Etcd { kv, .. } => {
                 let success = rows.into_iter().map(|row| op(Op::RequestPut(put(row)))).collect();
@@ -201,7 +201,7 @@ fn revision(header: Option<etcd::ResponseHeader>) -> u64 {
 }
 
 /// Writes of rows.
-pub(super) fn writes(rows: Vec<Row>) -> Vec<Write> {
+pub(in crate::bench) fn writes(rows: Vec<Row>) -> Vec<Write> {
     let write = |(key, value)| Write { table: TABLE.to_owned(), key, value: Some(value) };
     rows.into_iter().map(write).collect()
 }
@@ -217,7 +217,10 @@ pub(super) fn request(id: u64, command: &Command) -> ProposeRequest {
 }
 
 /// Proposes a command and waits until it is applied.
-pub(super) async fn propose(store: &mut OurStore, command: Command) -> Result<Outcome, Failure> {
+pub(in crate::bench) async fn propose(
+    store: &mut OurStore,
+    command: Command,
+) -> Result<Outcome, Failure> {
     applied(store.propose(request(0, &command)).await?.into_inner())
 }
 

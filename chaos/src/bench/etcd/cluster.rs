@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     clock,
-    http::Http,
+    http::{Access, Http},
     rig::{self, Binary, Member, Ports},
 };
 
@@ -34,7 +34,7 @@ const ASK_LIMIT: Duration = Duration::from_millis(500);
 /// Which system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Side {
+pub(in crate::bench) enum Side {
     /// Palisade.
     Ours,
     /// etcd.
@@ -52,10 +52,10 @@ impl Side {
 }
 
 /// The programs.
-pub(super) struct Programs {
-    pub(super) ours: Binary,
+pub(in crate::bench) struct Programs {
+    pub(in crate::bench) ours: Binary,
     /// Absent: only ours is measured.
-    pub(super) etcd: Option<PathBuf>,
+    pub(in crate::bench) etcd: Option<PathBuf>,
 }
 
 /// What one member says of its cluster.
@@ -73,7 +73,7 @@ enum Asker {
 }
 
 /// See the module. Ends its members, and removes its directory, when it is dropped.
-pub(super) struct Cluster {
+pub(in crate::bench) struct Cluster {
     pub(super) side: Side,
     /// Ours: which life of the cluster; part of each fence.
     pub(super) epoch: u64,
@@ -85,7 +85,11 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Makes one below `parent` and waits until it has a leader.
-    pub(super) async fn start(side: Side, programs: &Programs, parent: &Path) -> Result<Self> {
+    pub(in crate::bench) async fn start(
+        side: Side,
+        programs: &Programs,
+        parent: &Path,
+    ) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix(&format!("{}-", side.name()))
             .tempdir_in(parent)
@@ -120,13 +124,21 @@ impl Cluster {
         Ok(())
     }
 
+    /// Its API; etcd has none.
+    pub(in crate::bench) fn access(&self) -> Result<Arc<Access>> {
+        match &self.asker {
+            Asker::Ours { http, .. } => Ok(http.access()),
+            Asker::Etcd(_) => bail!("etcd has no such API"),
+        }
+    }
+
     /// The processes.
-    pub(super) fn pids(&self) -> Vec<u32> {
+    pub(in crate::bench) fn pids(&self) -> Vec<u32> {
         self.members.iter().filter_map(Member::pid).collect()
     }
 
     /// A connection of its own to one member, made now, once.
-    pub(super) async fn client(&self, member: usize) -> Result<Client> {
+    pub(in crate::bench) async fn client(&self, member: usize) -> Result<Client> {
         let target = self.target(member)?;
         Ok(self.speak(target.bare().await?, target.origin()?))
     }
@@ -195,7 +207,7 @@ impl Cluster {
     }
 
     /// Waits until all members agree on a leader and are at one index. Answers its place and the term.
-    pub(super) async fn until_settled(&self) -> Result<(usize, u64)> {
+    pub(in crate::bench) async fn until_settled(&self) -> Result<(usize, u64)> {
         let settled = clock::poll(READY_LIMIT, PAUSE, || async {
             let asked = (0..self.members.len()).map(|member| self.status(member));
             let all: Option<Vec<Status>> =

@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_kill_has_a_ratio_for_its_median_and_a_limit_for_its_max() {
         let made = lines(Blow::Kill, &[20.0, 30.0, 250.0], &[1000.0, 1200.0, 1500.0], 0.01, 0);
-        let text = super::super::report::table(&made);
+        let text = super::super::report::table(&made, ("palisade", "etcd"));
         let rows: Vec<&str> = text.lines().collect();
         assert!(rows[1].contains("median of 3") && rows[1].contains("met"), "{text}");
         assert!(rows[2].contains("max of 3") && rows[2].contains("MISSED"), "{text}");
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn a_freeze_is_judged_without_a_limit() {
         let made = lines(Blow::Freeze, &[900.0], &[1000.0], 0.01, 0);
-        let text = super::super::report::table(&made);
+        let text = super::super::report::table(&made, ("palisade", "etcd"));
         assert!(text.lines().nth(1).unwrap().contains("MISSED"), "{text}");
         assert!(text.lines().nth(2).unwrap().contains("max of 1"), "{text}");
     }

@@ -8,7 +8,7 @@ const BUCKETS: usize = (PARTS as usize) * 36;
 
 /// How often which latency was seen, in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Histogram {
+pub(in crate::bench) struct Histogram {
     counts: Vec<u64>,
     total: u64,
     max: u64,
@@ -42,7 +42,7 @@ fn highest(bucket: usize) -> u64 {
 
 impl Histogram {
     /// Takes note of one.
-    pub(super) fn record(&mut self, micros: u64) {
+    pub(in crate::bench) fn record(&mut self, micros: u64) {
         if let Some(count) = self.counts.get_mut(bucket(micros)) {
             *count += 1;
         }
@@ -60,17 +60,17 @@ impl Histogram {
     }
 
     /// How many were seen.
-    pub(super) fn count(&self) -> u64 {
+    pub(in crate::bench) fn count(&self) -> u64 {
         self.total
     }
 
     /// The largest, in milliseconds.
-    pub(super) fn max_ms(&self) -> f64 {
+    pub(in crate::bench) fn max_ms(&self) -> f64 {
         self.max as f64 / 1000.0
     }
 
     /// The value that this share (from 0 to 1) does not exceed, in milliseconds; 0 when nothing was seen.
-    pub(super) fn quantile_ms(&self, share: f64) -> f64 {
+    pub(in crate::bench) fn quantile_ms(&self, share: f64) -> f64 {
         let wanted = ((self.total as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
         for (index, count) in self.counts.iter().enumerate() {

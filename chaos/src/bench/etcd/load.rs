@@ -21,11 +21,11 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(2);
 
 /// How long, and by how many.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    pub(super) clients: usize,
+pub(in crate::bench) struct Plan {
+    pub(in crate::bench) clients: usize,
     /// What is answered meanwhile is not counted.
-    pub(super) warm: Duration,
-    pub(super) measured: Duration,
+    pub(in crate::bench) warm: Duration,
+    pub(in crate::bench) measured: Duration,
 }
 
 impl Plan {
@@ -36,12 +36,12 @@ impl Plan {
 
 /// What the clients saw.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Loaded {
+pub(in crate::bench) struct Loaded {
     /// Units (writes, reads) that were acknowledged within the measured time.
-    pub(super) units: u64,
-    pub(super) latency: Histogram,
-    pub(super) failures: u64,
-    pub(super) first_failure: Option<Failure>,
+    pub(in crate::bench) units: u64,
+    pub(in crate::bench) latency: Histogram,
+    pub(in crate::bench) failures: u64,
+    pub(in crate::bench) first_failure: Option<Failure>,
 }
 
 impl Loaded {
@@ -52,13 +52,14 @@ impl Loaded {
         self.first_failure = self.first_failure.take().or(other.first_failure);
     }
 
-    fn failed(&mut self, failure: Failure) {
+    /// Takes note of a call that failed.
+    pub(in crate::bench) fn failed(&mut self, failure: Failure) {
         self.failures += 1;
         self.first_failure.get_or_insert(failure);
     }
 
     /// Together.
-    pub(super) fn sum(all: impl IntoIterator<Item = Self>) -> Self {
+    pub(in crate::bench) fn sum(all: impl IntoIterator<Item = Self>) -> Self {
         all.into_iter().fold(Self::default(), |mut sum, one| {
             sum.add(one);
             sum
@@ -68,7 +69,7 @@ impl Loaded {
 
 /// The window in which answers count.
 #[derive(Clone, Copy)]
-pub(super) struct Window {
+pub(in crate::bench) struct Window {
     clock: Clock,
     warm: Duration,
     end: Duration,
@@ -76,16 +77,16 @@ pub(super) struct Window {
 
 impl Window {
     /// Begins now.
-    pub(super) fn start(plan: &Plan) -> Self {
+    pub(in crate::bench) fn start(plan: &Plan) -> Self {
         Self { clock: Clock::start(), warm: plan.warm, end: plan.warm + plan.measured }
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::bench) fn is_over(&self) -> bool {
         self.clock.elapsed() >= self.end
     }
 
     /// Takes note of an answer to what began at `began`, if it came within the window.
-    pub(super) fn note(&self, began: &Clock, units: u64, loaded: &mut Loaded) {
+    pub(in crate::bench) fn note(&self, began: &Clock, units: u64, loaded: &mut Loaded) {
         let now = self.clock.elapsed();
         if now >= self.warm && now < self.end {
             loaded.units += units;
@@ -95,13 +96,13 @@ impl Window {
 }
 
 /// What one client does again and again.
-pub(super) trait Steps: Send + 'static {
+pub(in crate::bench) trait Steps: Send + 'static {
     /// Does it once; how many units that were.
     fn step(&mut self, client: &mut Client) -> impl Future<Output = Result<u64, Failure>> + Send;
 }
 
 /// Lets that many clients work, each with steps of its own; answers what they saw, and the steps.
-pub(super) async fn closed_loop<S: Steps>(
+pub(in crate::bench) async fn closed_loop<S: Steps>(
     cluster: &Cluster,
     leader: usize,
     plan: Plan,
@@ -133,7 +134,11 @@ pub(super) async fn closed_loop<S: Steps>(
 }
 
 /// Connections that have been used once: no handshake is measured.
-pub(super) async fn connect(cluster: &Cluster, member: usize, count: usize) -> Result<Vec<Client>> {
+pub(in crate::bench) async fn connect(
+    cluster: &Cluster,
+    member: usize,
+    count: usize,
+) -> Result<Vec<Client>> {
     let mut clients = try_join_all((0..count).map(|_| cluster.client(member))).await?;
     for (number, client) in clients.iter_mut().enumerate() {
         let row = (format!("warm/{number}").into_bytes(), value(0));
@@ -194,13 +199,13 @@ async fn one_stream(client: Client, mut keys: Keys, open: usize, window: Window)
 
 /// The keys of one client, each used once.
 #[derive(Clone, Debug)]
-pub(super) struct Keys {
+pub(in crate::bench) struct Keys {
     prefix: String,
     next: u64,
 }
 
 impl Keys {
-    pub(super) fn new(prefix: &str, client: usize) -> Self {
+    pub(in crate::bench) fn new(prefix: &str, client: usize) -> Self {
         Self { prefix: format!("{prefix}/{client:03}/"), next: 0 }
     }
 
@@ -210,7 +215,7 @@ impl Keys {
     }
 
     /// The next row.
-    pub(super) fn row(&mut self) -> Row {
+    pub(in crate::bench) fn row(&mut self) -> Row {
         let row = (self.key(self.next), value(self.next));
         self.next += 1;
         row
@@ -243,7 +248,7 @@ pub(super) fn sized_value(seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 /// One write a call.
-pub(super) struct Puts(pub(super) Keys);
+pub(in crate::bench) struct Puts(pub(in crate::bench) Keys);
 
 impl Steps for Puts {
     async fn step(&mut self, client: &mut Client) -> Result<u64, Failure> {

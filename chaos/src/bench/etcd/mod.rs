@@ -10,23 +10,23 @@
 //! - `BENCH-2` A figure counts only what was acknowledged, and what was acknowledged is looked for
 //!   after SIGKILL of all members.
 
-mod client;
-mod cluster;
+pub(super) mod client;
+pub(super) mod cluster;
 mod durability;
 mod elections;
 mod failover;
 mod fill;
-mod histogram;
-mod load;
+pub(super) mod histogram;
+pub(super) mod load;
 mod measures;
 mod memory;
-mod report;
+pub(super) mod report;
 mod rounds;
 mod snapshot;
-mod system;
+pub(super) mod system;
 mod throughput;
 mod tls;
-mod watch;
+pub(super) mod watch;
 mod way;
 mod wire;
 mod work;
@@ -251,7 +251,7 @@ pub(crate) async fn run(options: &Options) -> Result<u8> {
     if let Some(peer) = &peer {
         lines.iter_mut().for_each(|line| line.named(peer));
     }
-    print!("{}", report::table(&lines));
+    print!("{}", report::table(&lines, ("palisade", "etcd")));
     if let Some(path) = &options.json {
         let report = Report {
             palisade: &product,

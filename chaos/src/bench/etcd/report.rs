@@ -5,11 +5,11 @@ use serde::Serialize;
 use crate::bench::{Better, median};
 
 /// The share of the machine that others may have while something is measured.
-pub(super) const FOREIGN_MAX: f64 = 0.05;
+pub(in crate::bench) const FOREIGN_MAX: f64 = 0.05;
 
 /// What must be reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Goal {
+pub(in crate::bench) enum Goal {
     /// Ours divided by the peer's must be at least this.
     RatioAtLeast(f64),
     /// Ours divided by the peer's must be at most this.
@@ -51,11 +51,11 @@ impl Goal {
 
 /// One round of one measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Round {
-    pub(super) ours: f64,
-    pub(super) peer: Option<f64>,
+pub(in crate::bench) struct Round {
+    pub(in crate::bench) ours: f64,
+    pub(in crate::bench) peer: Option<f64>,
     /// The share of the machine that others had, in the worse of the two.
-    pub(super) foreign: f64,
+    pub(in crate::bench) foreign: f64,
 }
 
 impl Round {
@@ -67,7 +67,7 @@ impl Round {
 /// One line of the result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Line {
+pub(in crate::bench) struct Line {
     bench: &'static str,
     pub(super) measure: String,
     unit: &'static str,
@@ -100,7 +100,7 @@ fn rounded(number: f64) -> f64 {
 
 impl Line {
     /// The medians of the rounds.
-    pub(super) fn new(
+    pub(in crate::bench) fn new(
         measure: impl Into<String>,
         unit: &'static str,
         rounds: &[Round],
@@ -141,15 +141,25 @@ impl Line {
         }
     }
 
+    /// A figure of another benchmark.
+    #[must_use]
+    pub(in crate::bench) fn of(self, bench: &'static str) -> Self {
+        Self { bench, ..self }
+    }
+
     /// With one more thing to be known about it.
     #[must_use]
-    pub(super) fn with(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
+    pub(in crate::bench) fn with(
+        mut self,
+        name: &str,
+        value: impl Into<serde_json::Value>,
+    ) -> Self {
         self.detail.insert(name.to_owned(), value.into());
         self
     }
 
     /// The peer's name and version.
-    pub(super) fn named(&mut self, peer: &str) {
+    pub(in crate::bench) fn named(&mut self, peer: &str) {
         if self.peer.is_some() {
             self.peer_name = Some(peer.to_owned());
         }
@@ -199,18 +209,16 @@ fn significant(number: f64) -> String {
     format!("{number:.digits$}")
 }
 
-const HEAD: [&str; 8] =
-    ["measure", "palisade", "etcd", "unit", "ratio [min-max]", "goal", "", "others' CPU"];
-
-/// A table for people.
-pub(super) fn table(lines: &[Line]) -> String {
-    let head = HEAD.map(str::to_owned);
+/// A table for people, with what ours and the peer's are called.
+pub(in crate::bench) fn table(lines: &[Line], (ours, peer): (&str, &str)) -> String {
+    let head = ["measure", ours, peer, "unit", "ratio [min-max]", "goal", "", "others' CPU"];
+    let head = head.map(str::to_owned);
     let rows: Vec<[String; 8]> =
         std::iter::once(head).chain(lines.iter().map(Line::cells)).collect();
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
     };
-    let widths: Vec<usize> = (0..HEAD.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..8).map(|column| width(column).unwrap_or(0)).collect();
     let mut text = String::new();
     for row in &rows {
         let mut line = String::new();
@@ -289,13 +297,13 @@ mod tests {
         let noisy = Round { foreign: 0.2, ..round(1.0, 1.0) };
         let line = rate(&[round(1.0, 1.0), noisy, round(1.0, 1.0)], Goal::None);
         assert_eq!((line.noisy_rounds, line.foreign_cpu), (1, 0.2));
-        assert!(table(&[line]).contains("20.0 % NOISY x1"));
+        assert!(table(&[line], ("palisade", "etcd")).contains("20.0 % NOISY x1"));
     }
 
     #[test]
     fn a_table_says_what_was_missed() {
         let line = rate(&[round(1300.0, 1000.0)], Goal::RatioAtLeast(2.0));
-        let text = table(&[line]);
+        let text = table(&[line], ("palisade", "etcd"));
         let row = text.lines().nth(1).unwrap();
         let cells: Vec<&str> =
             row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Clock ticks a second of `/proc`: 100 on every Linux.
-pub(super) const TICKS: f64 = 100.0;
+pub(in crate::bench) const TICKS: f64 = 100.0;
 const TMPFS: u64 = 0x0102_1994;
 
 /// The memory that a process has, in bytes.
@@ -42,13 +42,13 @@ fn parse_resident(text: &str) -> Option<Resident> {
 }
 
 /// CPU ticks of these processes together.
-pub(super) fn cpu_ticks(pids: &[u32]) -> u64 {
+pub(in crate::bench) fn cpu_ticks(pids: &[u32]) -> u64 {
     pids.iter().filter_map(|pid| Stat::read(*pid)).map(|stat| stat.cpu_ticks).sum()
 }
 
 /// Waits until these processes do next to nothing: what one measurement leaves behind (snapshots,
 /// compaction, collection of garbage) must not be charged to the next one. Answers whether they do.
-pub(super) async fn until_idle(pids: &[u32], limit: Duration) -> bool {
+pub(in crate::bench) async fn until_idle(pids: &[u32], limit: Duration) -> bool {
     const LOOK: Duration = Duration::from_millis(300);
     /// Ticks in one look that all members of both systems may use: 20 % of a core.
     const IDLE_TICKS: u64 = 6;
@@ -120,7 +120,7 @@ fn parse_flushes(text: &str, number: (u32, u32)) -> Option<u64> {
 }
 
 /// The machine in a few words.
-pub(super) fn machine() -> String {
+pub(in crate::bench) fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         let line = cpuinfo.lines().find(|line| line.starts_with(name))?;

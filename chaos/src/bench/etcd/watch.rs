@@ -37,14 +37,15 @@ const EVENT_LIMIT: Duration = Duration::from_secs(10);
 
 /// How many deliveries there were, and a bell for when it is enough.
 #[derive(Default)]
-struct Seen {
+pub(in crate::bench) struct Seen {
     deliveries: AtomicU64,
     wanted: AtomicU64,
     bell: Notify,
 }
 
 impl Seen {
-    fn add(&self, count: u64) {
+    /// Counts that many more.
+    pub(in crate::bench) fn add(&self, count: u64) {
         let now = self.deliveries.fetch_add(count, Ordering::AcqRel) + count;
         if now >= self.wanted.load(Ordering::Acquire) {
             self.bell.notify_one();
@@ -52,7 +53,7 @@ impl Seen {
     }
 
     /// Waits until there were so many.
-    async fn until(&self, wanted: u64) -> Result<()> {
+    pub(in crate::bench) async fn until(&self, wanted: u64) -> Result<()> {
         self.wanted.store(wanted, Ordering::Release);
         let clock = Clock::start();
         while self.deliveries.load(Ordering::Acquire) < wanted {
@@ -68,7 +69,7 @@ impl Seen {
 }
 
 /// Ends the watchers when it is dropped.
-struct Watchers(Vec<JoinHandle<Result<()>>>);
+pub(in crate::bench) struct Watchers(pub(in crate::bench) Vec<JoinHandle<Result<()>>>);
 
 impl Drop for Watchers {
     fn drop(&mut self) {
@@ -77,23 +78,34 @@ impl Drop for Watchers {
 }
 
 /// Watches with that many clients, and writes as long as the plan says.
-pub(super) async fn run(cluster: &Cluster, leader: usize, plan: Plan) -> Result<Loaded> {
+pub(in crate::bench) async fn run(cluster: &Cluster, leader: usize, plan: Plan) -> Result<Loaded> {
     let seen = Arc::new(Seen::default());
     let watchers = watch_all(cluster, leader, plan.clients, &seen).await?;
     let mut writer = load::connect(cluster, leader, 1).await?.pop().context("no connection")?;
+    deliver(&seen, &watchers, plan, async |number| {
+        let key = [PREFIX, format!("{:03}", number % 100).as_bytes()].concat();
+        let put = writer.put((key, value(number))).await;
+        put.map(|_| ()).map_err(|failure| anyhow!("{failure}"))
+    })
+    .await
+}
+
+/// Writes, and waits each time until all watchers have seen it.
+pub(in crate::bench) async fn deliver(
+    seen: &Seen,
+    watchers: &Watchers,
+    plan: Plan,
+    mut write: impl AsyncFnMut(u64) -> Result<()>,
+) -> Result<Loaded> {
     let window = Window::start(&plan);
     let (mut loaded, mut number) = (Loaded::default(), 0);
     while !window.is_over() {
         number += 1;
-        let key = [PREFIX, format!("{:03}", number % 100).as_bytes()].concat();
         let began = Clock::start();
-        let put = writer.put((key, value(number))).await;
-        put.map_err(|failure| anyhow!("{failure}"))?;
+        write(number).await?;
         if let Err(error) = seen.until(number * plan.clients as u64).await {
-            for watcher in &watchers.0 {
-                if watcher.is_finished() {
-                    bail!("a watcher ended: {error}");
-                }
+            if watchers.0.iter().any(JoinHandle::is_finished) {
+                bail!("a watcher ended: {error}");
             }
             return Err(error);
         }

@@ -80,7 +80,7 @@ impl Target {
 
 /// A connection. Cheap to clone; clones share it.
 #[derive(Clone, Debug)]
-pub(super) enum Way {
+pub(in crate::bench) enum Way {
     /// Once.
     Bare(SendRequest<Body>),
     /// Again and again.
