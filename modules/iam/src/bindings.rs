@@ -13,7 +13,7 @@ use crate::{
     custom_roles::unknown,
     principals::{check_name, not_found},
     records::{BindingRow, CUSTOM_ROLES, PRINCIPALS, PrincipalRow, ROLE_BINDINGS},
-    rights::{Allows, Rights, prefix},
+    rights::{Allows, Rights, is_self, prefix},
     roles::Role,
     ways,
 };
@@ -244,6 +244,11 @@ fn remove(cx: &MethodContext, tx: &mut Tx, input: NameBinding) -> Result<Binding
     let found = named(tx.get_versioned(&ROLE_BINDINGS, &input.binding)?, &input)?;
     cx.check_if_match(found.stamp.modified_rev)?;
     let row = found.value;
+    if !is_self(&cx.principal, &row.principal)
+        && let Some(taken) = Allows::find(tx.view(), &row.role)?
+    {
+        Rights::of(tx.view(), &cx.principal)?.take(&cx.principal, &taken, &row.tenant)?;
+    }
     tx.delete(&ROLE_BINDINGS, &input.binding)?;
     if row.role == Role::ClusterAdmin.word() {
         ways::keep_one(tx, &format!("binding {}", input.binding))?;

@@ -272,6 +272,9 @@ fn update(
     if row == before {
         return Ok(record(&row, stamp.modified_rev));
     }
+    let lost = before.actions.iter().filter(|action| !row.actions.contains(action));
+    let lost = RoleRow { actions: lost.cloned().collect(), ..before };
+    Rights::of(tx.view(), &cx.principal)?.take(&cx.principal, &Allows::Custom(lost), "")?;
     put(cx, tx, "role.changed", &row)
 }
 
@@ -290,6 +293,8 @@ fn remove(cx: &MethodContext, tx: &mut Tx, input: NameRole) -> Result<RoleRecord
             row.name
         )));
     }
+    let own = Rights::of(tx.view(), &cx.principal)?;
+    own.take(&cx.principal, &Allows::Custom(row.clone()), "")?;
     tx.delete(&CUSTOM_ROLES, &row.name)?;
     told(cx, tx, "role.removed", &row);
     Ok(record(&row, 0))

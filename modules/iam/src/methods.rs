@@ -19,7 +19,7 @@ use crate::{
     records::{
         API_TOKENS, PRINCIPALS, Revocation, TOKEN_USES, TokenRow, is_sha256_hex, mint_id, rfc3339,
     },
-    rights::{Held, Rights},
+    rights::{Held, Rights, is_self},
     roles::{ROLES, Role},
     uses::Uses,
     ways,
@@ -345,12 +345,30 @@ fn revoke(cx: &MethodContext, tx: &mut Tx, input: RevokeToken) -> Result<TokenRe
     if row.revoked.is_some() {
         return Ok(record(&row, now_ms, found.stamp.modified_rev, None));
     }
-    let is_way = ways::is_one(tx, &row)?;
+    take(cx, tx, &row)?;
+    let is_way = ways::is_one(tx, &row, 0)?;
     let row = revoke_row(cx, tx, row)?;
     if is_way {
         ways::keep_one(tx, &format!("API token {}", row.id))?;
     }
     Ok(record(&row, now_ms, 0, None))
+}
+
+/// Refuses that whoever calls takes away what a valid token lets its holder do. `IAM-7`
+fn take(cx: &MethodContext, tx: &mut Tx, row: &TokenRow) -> Result<()> {
+    let is_own =
+        cx.principal.name == format!("token/{}", row.id) || is_self(&cx.principal, &row.principal);
+    if is_own || !row.is_valid(tx.view().clock().now_ms) {
+        return Ok(());
+    }
+    let its = match row.principal.as_str() {
+        "" => Rights::built_in(&row.roles, &row.tenant),
+        name => match tx.get(&PRINCIPALS, &name.to_owned())? {
+            Some(principal) => Rights::of_row(tx.view(), &principal)?,
+            None => return Ok(()),
+        },
+    };
+    Rights::of(tx.view(), &cx.principal)?.take_all(&cx.principal, &its)
 }
 
 /// Takes a token back that has not been taken back.

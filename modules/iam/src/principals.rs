@@ -17,7 +17,7 @@ use crate::{
     access::ADMIN,
     methods::revoke_row,
     records::{API_TOKENS, PRINCIPALS, PrincipalRow, ROLE_BINDINGS, is_sha256_hex},
-    rights::{Held, Rights, prefix},
+    rights::{Held, Rights, is_self, prefix},
     ways,
 };
 
@@ -303,6 +303,9 @@ fn update(cx: &MethodContext, tx: &mut Tx, input: UpdatePrincipal) -> Result<Pri
         let (own, its) = (Rights::of(tx.view(), &cx.principal)?, Rights::of_row(tx.view(), &row)?);
         own.give_all(&cx.principal, &its)?;
     }
+    if row.disabled && !before.disabled {
+        take_all(cx, tx, &row)?;
+    }
     tx.put(&PRINCIPALS, &row.name, &row)?;
     let closes = (row.disabled && !before.disabled) || row.keys != before.keys;
     if closes && ways::is_admin(tx, &row)? {
@@ -321,6 +324,7 @@ fn remove(cx: &MethodContext, tx: &mut Tx, input: RemovePrincipal) -> Result<Pri
         return Err(Error::new(Code::InvalidState, detail)
             .hint("disable it: `palisade principal disable admin`"));
     }
+    take_all(cx, tx, &row)?;
     let gone = record(tx.view(), &row, 0)?;
     let was_admin = ways::is_admin(tx, &row)?;
     for (_, token) in tx.by_index(&API_TOKENS, "principal", &row.name)? {
@@ -335,6 +339,15 @@ fn remove(cx: &MethodContext, tx: &mut Tx, input: RemovePrincipal) -> Result<Pri
     }
     told(cx, tx, "principal.removed", &row);
     Ok(gone)
+}
+
+/// Refuses that whoever calls takes away all that a principal holds. `IAM-7`
+fn take_all(cx: &MethodContext, tx: &Tx, row: &PrincipalRow) -> Result<()> {
+    if is_self(&cx.principal, &row.name) {
+        return Ok(());
+    }
+    let (own, its) = (Rights::of(tx.view(), &cx.principal)?, Rights::of_row(tx.view(), row)?);
+    own.take_all(&cx.principal, &its)
 }
 
 fn record(view: &View, row: &PrincipalRow, revision: u64) -> Result<PrincipalRecord> {

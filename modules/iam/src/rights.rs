@@ -3,6 +3,8 @@
 //! # Invariants
 //! - `IAM-4` Nobody gives away what he does not have: a role, a binding or a credential that allows more than whoever
 //!   makes it may there himself is refused. Whoever is cluster-admin may everything, and so may give everything.
+//! - `IAM-7` Nobody takes away what he could not give: not by removing a binding, a principal or a role, by disabling a
+//!   principal, by narrowing a role, or by revoking a token. What is one's own one may always give up.
 //! - `IAM-5` A principal that belongs to a tenant holds roles in that tenant and nowhere else, and whoever is bound to a
 //!   tenant binds that tenant's principals and nobody else's.
 
@@ -172,23 +174,45 @@ impl Rights {
 
     /// Refuses that whoever has these gives `given` away in `tenant`. `IAM-4`
     pub fn give(&self, who: &Principal, given: &Allows, tenant: &str) -> Result<()> {
-        let Some(lack) = self.lack(given, tenant) else { return Ok(()) };
+        self.own(who, given, tenant, "give").map_err(|refused| {
+            refused.hint("nobody gives away what he does not have: ask a cluster-admin, or choose a role that allows less")
+        })
+    }
+
+    /// Refuses that whoever has these takes `taken`, which somebody holds in `tenant`, away from him. `IAM-7`
+    pub fn take(&self, who: &Principal, taken: &Allows, tenant: &str) -> Result<()> {
+        self.own(who, taken, tenant, "take away").map_err(|refused| {
+            refused.hint("nobody takes away what he could not give: ask a cluster-admin")
+        })
+    }
+
+    /// Refuses what is done with a role that allows more than these do.
+    fn own(&self, who: &Principal, role: &Allows, tenant: &str, verb: &str) -> Result<()> {
+        let Some(lack) = self.lack(role, tenant) else { return Ok(()) };
         let place = match tenant {
             "" => "in the whole cluster".to_owned(),
             tenant => format!("in tenant {tenant}"),
         };
-        let (who, given) = (&who.name, given.name());
+        let (who, role) = (&who.name, role.name());
         let detail =
-            format!("{who} may not give the role {given} {place}: it may not {lack} there itself");
-        Err(Error::new(Code::AccessDenied, detail).hint(
-            "nobody gives away what he does not have: ask a cluster-admin, or choose a role that allows less",
-        ))
+            format!("{who} may not {verb} the role {role} {place}: it may not {lack} there itself");
+        Err(Error::new(Code::AccessDenied, detail))
+    }
+
+    /// Refuses that whoever has these takes all `others` away. `IAM-7`
+    pub fn take_all(&self, who: &Principal, others: &Self) -> Result<()> {
+        others.0.iter().try_for_each(|(allows, tenant)| self.take(who, allows, tenant))
     }
 
     /// Refuses that whoever has these gets hold of all `others`, with a token or a certificate. `IAM-4`
     pub fn give_all(&self, who: &Principal, others: &Self) -> Result<()> {
         others.0.iter().try_for_each(|(allows, tenant)| self.give(who, allows, tenant))
     }
+}
+
+/// Whether whoever calls is this principal.
+pub(crate) fn is_self(who: &Principal, name: &str) -> bool {
+    who.name.strip_prefix(USER) == Some(name)
 }
 
 /// What the ids of a principal's bindings begin with.

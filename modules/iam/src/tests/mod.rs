@@ -4,6 +4,7 @@ mod escalation;
 mod matrix;
 mod principals;
 mod standing;
+mod taking;
 mod tokens;
 mod uses;
 mod ways;

@@ -107,6 +107,25 @@ fn the_last_cluster_admin_token_cannot_be_revoked() {
 }
 
 #[test]
+fn a_token_that_ends_within_an_hour_is_no_way_in() {
+    let world = World::new();
+    let hour = 60 * 60;
+    world.token(2, "short", "cluster-admin", json!({"ttlSeconds": hour}));
+    let refused = world.call("apiTokens.revoke", json!({"token": "boot"})).unwrap_err();
+    assert_eq!(refused.code, Code::InvalidState, "IAM-3");
+    assert!(refused.hint.unwrap().contains("within an hour"));
+    // It is not the last one while another is left.
+    world.token(3, "long", "cluster-admin", json!({"ttlSeconds": hour + 1}));
+    world.call("apiTokens.revoke", json!({"token": "boot"})).unwrap();
+    // And not to be taken when it alone is left, however short its life is.
+    world.store.advance(1_000 * 2);
+    for token in ["short", "long"] {
+        let refused = world.call("apiTokens.revoke", json!({"token": token})).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidState, "IAM-3: {token}");
+    }
+}
+
+#[test]
 fn two_admins_that_revoke_each_other_at_once_leave_one() {
     let world = World::new();
     let second = world.token(2, "second", "cluster-admin", json!({}));
@@ -234,10 +253,10 @@ fn admin_tokens_that_all_end_soon_are_a_finding() {
     let world = World::new();
     let findings = || world.module.self_check(&world.cx, &world.view()).unwrap();
     assert!(findings().is_empty());
-    world.token(2, "short", "cluster-admin", json!({"ttlSeconds": 3600}));
+    world.token(2, "short", "cluster-admin", json!({"ttlSeconds": 7200}));
     world.call("apiTokens.revoke", json!({"token": "boot"})).unwrap();
     assert_eq!(findings()[0].check, "api-tokens.admin-expiring");
-    world.store.advance(3_600_000);
+    world.store.advance(7_200_000);
     assert_eq!(findings()[0].check, "api-tokens.no-admin");
     assert_eq!(findings()[0].severity, Severity::Warning);
 }

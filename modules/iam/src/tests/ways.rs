@@ -69,9 +69,9 @@ fn the_certificate_of_init_can_be_disabled_while_a_token_is_left() {
     let refused = world.call("principals.remove", json!({"principal": "admin"})).unwrap_err();
     assert_eq!(refused.code, Code::InvalidState);
     assert!(refused.hint.unwrap().contains("palisade principal disable admin"));
-    world.token(2, "short", "cluster-admin", json!({"ttlSeconds": 60}));
+    world.token(2, "short", "cluster-admin", json!({"ttlSeconds": 7200}));
     world.call("apiTokens.revoke", json!({"token": "boot"})).unwrap();
-    world.store.advance(60_000);
+    world.store.advance(7_200_000);
     let refused = world.call_as(&admin(), "principals.update", disabled(true)).unwrap_err();
     assert_eq!(refused.code, Code::InvalidState, "IAM-3: no token is left");
 }
