@@ -283,4 +283,19 @@ fn can_i_answers_as_the_call_itself_would() {
     let refused = world.call(&admin(), "auth.canI", &asked, false).unwrap_err();
     assert_eq!(refused.problems[0].pointer, "/action");
     assert!(refused.problems[0].message.contains("compute:nodes:write"), "{refused:?}");
+    // A thing to which it is never done is refused, and no method's own kind is.
+    let asked = json!({"action": "nodes.cordon", "resource": {"kind": "workload", "id": "web"}});
+    let refused = world.call(&admin(), "auth.canI", &asked, false).unwrap_err();
+    assert_eq!(refused.problems[0].pointer, "/resource/kind");
+    assert_eq!(refused.problems[0].message, "nodes.cordon is done to node, not to workload");
+    for (method, _) in world.registry.methods() {
+        let kind = (method.resource)(&json!({})).kind;
+        for action in [method.full_name(), method.action.clone()] {
+            world.done(
+                &admin(),
+                "auth.canI",
+                &json!({"action": action, "resource": {"kind": kind}}),
+            );
+        }
+    }
 }

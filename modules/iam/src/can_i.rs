@@ -1,14 +1,20 @@
 //! The method `auth.canI`: whether the caller may do something, and why, without doing it.
 
+use std::collections::BTreeSet;
+
 use palisade_contract::{
-    Check, Method, MethodContext, Principal, Problems, Resource, Result, Verb,
+    Check, Error, Method, MethodContext, Principal, Problem, Problems, Resource, Result, Verb,
     id::{NAME_RULE, is_name},
 };
 use palisade_state::View;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{access, catalogue::Catalogue, rights::Rights};
+use crate::{
+    access,
+    catalogue::{Catalogue, Meant},
+    rights::Rights,
+};
 
 /// Input of `auth.canI`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -79,8 +85,9 @@ fn answer(
     principal: &Principal,
     input: CanI,
 ) -> Result<Answer> {
-    let (action, takes_tenant) = catalogue.find(&input.action)?;
+    let Meant { action, takes_tenant, kinds } = catalogue.find(&input.action)?;
     let OnWhat { kind, id, tenant } = input.resource;
+    fits(&input.action, area(&action), &kinds, &kind)?;
     let tenant = match tenant {
         _ if !takes_tenant => String::new(),
         // As every call means it that takes a tenant and names none.
@@ -102,6 +109,17 @@ fn answer(
             Answer { allowed: false, action, tenant, why, hint: refused.hint }
         }
     })
+}
+
+/// Refuses a kind of thing to which what was asked about is never done: the answer would be about nothing.
+fn fits(asked: &str, area: &str, kinds: &BTreeSet<String>, kind: &str) -> Result<()> {
+    let is_known = kinds.contains(kind) || kind == area || Some(kind) == area.strip_suffix('s');
+    if kind.is_empty() || is_known {
+        return Ok(());
+    }
+    let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
+    let message = format!("{asked} is done to {}, not to {kind}", kinds.join(" or "));
+    Err(Error::invalid(vec![Problem { pointer: "/resource/kind".to_owned(), message }]))
 }
 
 fn area(action: &str) -> &str {

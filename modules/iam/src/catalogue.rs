@@ -17,6 +17,19 @@ struct Known {
     name: String,
     action: String,
     takes_tenant: bool,
+    /// What it is done to.
+    kind: String,
+}
+
+/// What was asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Meant {
+    /// The action.
+    pub action: String,
+    /// Whether it can be done on a tenant's things.
+    pub takes_tenant: bool,
+    /// To what it is done.
+    pub kinds: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +53,7 @@ impl Catalogue {
                 name: format!("{plugin}{}", method.full_name()),
                 takes_tenant: fields::names(&method).contains("tenant")
                     && (method.resource)(&json!({ "tenant": SOMEBODY })).tenant == SOMEBODY,
+                kind: (method.resource)(&json!({})).kind,
                 action: method.action,
             }));
         }
@@ -61,16 +75,20 @@ impl Catalogue {
         Some(format!("must be an action that there is, such as compute:nodes:read{near}"))
     }
 
-    /// The action that is meant by an action or a method, and whether it can be done on a tenant's things.
+    /// What is meant by an action or a method.
     ///
     /// # Errors
     /// There is neither; the nearest is named.
-    pub fn find(&self, asked: &str) -> Result<(String, bool)> {
+    pub fn find(&self, asked: &str) -> Result<Meant> {
         let known = self.0.get().map(|all| all.methods.as_slice()).unwrap_or_default();
         let meant = |one: &&Known| one.action == asked || one.name == asked;
         let found: Vec<&Known> = known.iter().filter(meant).collect();
         if let Some(first) = found.first() {
-            return Ok((first.action.clone(), found.iter().any(|one| one.takes_tenant)));
+            return Ok(Meant {
+                action: first.action.clone(),
+                takes_tenant: found.iter().any(|one| one.takes_tenant),
+                kinds: found.iter().map(|one| one.kind.clone()).collect(),
+            });
         }
         let all = known.iter().flat_map(|one| [one.action.as_str(), one.name.as_str()]);
         let near =
