@@ -388,6 +388,11 @@ fn peer(shared: &Shared, stream: &TlsStream<TcpStream>) -> Result<Option<Peer>, 
     }
 }
 
+/// Bytes of a request's head that are read: more than are taken, so that what is over the limit is answered in words.
+fn head_bytes_read(limits: &Limits) -> usize {
+    limits.header_bytes_max.saturating_mul(4)
+}
+
 fn builder(shared: &Shared, http2: bool) -> Builder<Executor> {
     let limits = &shared.limits;
     let builder = Builder::new(Executor(shared.rt.clone()));
@@ -397,13 +402,13 @@ fn builder(shared: &Shared, http2: bool) -> Builder<Executor> {
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
         .max_headers(limits.headers_max)
-        .max_buf_size(limits.header_bytes_max.max(8192));
+        .max_buf_size(head_bytes_read(limits).max(8192));
     builder
         .http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE)
-        .max_header_list_size(u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(head_bytes_read(limits)).unwrap_or(u32::MAX))
         .max_concurrent_streams(limits.requests_per_connection_max);
     builder
 }

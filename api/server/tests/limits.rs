@@ -42,6 +42,11 @@ async fn a_body_over_the_limit_is_refused_naming_it() {
 #[tokio::test]
 async fn headers_over_the_limit_are_refused() {
     let world = world().await;
+    let path = format!("/widgets?filter={}", "x".repeat(16 * 1024));
+    let refused = world.api("GET", &path).send().await;
+    assert_eq!((refused.status.as_u16(), refused.code().as_str()), (431, "TOO_LARGE"));
+    assert_eq!(refused.json()["status"], 431);
+    assert!(refused.json()["detail"].as_str().unwrap().contains("16384"), "{:?}", refused.body);
     let large = "x".repeat(64 * 1024);
     let refused = world.api("GET", "/widgets").header("x-large", &large).send().await;
     assert_eq!(refused.status, 431);

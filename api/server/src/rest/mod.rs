@@ -162,6 +162,7 @@ impl Rest {
         B: HttpBody<Data = Bytes> + Send + Unpin,
         B::Error: std::fmt::Display,
     {
+        self.check_head(incoming.parts)?;
         let path = incoming.parts.uri.path();
         match path {
             "/healthz" => return Ok(health::alive()),
@@ -197,6 +198,21 @@ impl Rest {
             return Err(error.hint(format!("the API is below {BASE}; see /openapi.json")).into());
         };
         self.api(incoming, below, query, body, permit).await
+    }
+
+    /// Refuses a head over the limit, for which the HTTP library would have no words.
+    fn check_head(&self, parts: &Parts) -> Result<(), Refusal> {
+        let fields = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+        let url = parts.uri.path_and_query().map_or(0, |url| url.as_str().len());
+        let (bytes, most) = (url + fields.sum::<usize>(), self.limits.header_bytes_max);
+        if bytes <= most {
+            return Ok(());
+        }
+        let detail = format!(
+            "the URL and the headers have {bytes} bytes together, {url} of them the URL; the limit is {most}"
+        );
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        Err(refusal(status, Code::TooLarge, detail))
     }
 
     async fn api<B>(
