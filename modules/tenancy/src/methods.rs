@@ -276,7 +276,7 @@ fn shown(cx: &MethodContext, view: &View, row: &TenantRow, revision: u64) -> Res
 }
 
 fn found(view: &View, tenant: &str) -> Result<Versioned<TenantRow>> {
-    TENANTS.get(view, &tenant.to_owned())?.ok_or_else(|| port::unknown(tenant))
+    TENANTS.get(view, &tenant.to_owned())?.ok_or_else(|| port::not_found(tenant))
 }
 
 fn get(cx: &MethodContext, view: &View, input: OneTenant) -> Result<TenantRecord> {
@@ -291,7 +291,7 @@ fn usage(_: &MethodContext, view: &View, input: OneTenant) -> Result<UsageRecord
 /// A tenant in a transaction, at the revision that `If-Match` names.
 fn held(cx: &MethodContext, tx: &mut Tx, tenant: &str) -> Result<Versioned<TenantRow>> {
     let found = tx.get_versioned(&TENANTS, &tenant.to_owned())?;
-    let found = found.ok_or_else(|| port::unknown(tenant))?;
+    let found = found.ok_or_else(|| port::not_found(tenant))?;
     cx.check_if_match(found.stamp.modified_rev)?;
     Ok(found)
 }

@@ -59,7 +59,12 @@ fn known(tx: &mut Tx, tenant: &str) -> Result<TenantRow> {
     tx.get(&TENANTS, &tenant.to_owned())?.ok_or_else(|| unknown(tenant))
 }
 
-/// The refusal of a name that is no tenant's.
+/// The refusal of a name that is no tenant's, to whoever would look at one or change it.
+pub(crate) fn not_found(tenant: &str) -> Error {
+    Error::not_found("tenant", tenant).hint("`palisade tenant ls` shows all that you may see")
+}
+
+/// The same, to whoever would make something in it.
 pub(crate) fn unknown(tenant: &str) -> Error {
     Error::not_found("tenant", tenant).hint(format!(
         "`palisade tenant ls` shows all that you may see; a cluster-admin makes one: `palisade tenant create {tenant}`"

@@ -314,7 +314,9 @@ impl Envelope {
                         run(&cx, view, input)
                     });
                 }
-                page::record(run(&cx, view, input)?, view, page)
+                let value =
+                    run(&cx, view, input).map_err(|error| past::told(&call, view, error))?;
+                page::record(value, view, page)
             }
             Handler::Stream(run) => {
                 let revision = call.view.revision();

@@ -16,6 +16,15 @@ pub(super) fn check(method: &Method) -> Result<()> {
         .hint("leave it out; /openapi.json has the parameter `at` where there is one"))
 }
 
+/// That something is not there, said of the moment that was asked for.
+pub(super) fn told(call: &Call<'_>, view: &View, error: Error) -> Error {
+    if call.options.at.is_none() || error.code != Code::NotFound {
+        return error;
+    }
+    let detail = format!("{} at revision {}", error.detail, view.revision());
+    Error { detail, ..error }
+}
+
 impl Envelope {
     /// The view that a query reads: the one that was, where a moment was named. Whether it may be asked was decided on the
     /// present one.
