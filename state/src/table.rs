@@ -220,4 +220,25 @@ impl<K: Key, V: Serialize + DeserializeOwned> Table<K, V> {
                 Some(self.read(key, record).and_then(|value| Ok((self.read_key(key)?, value))))
             })
     }
+
+    /// All records in the order of an index of which each has one key, lazily, behind an index key; behind an empty one: from
+    /// the first.
+    pub fn in_order_of<'a>(
+        &'a self,
+        view: &'a View,
+        index: &str,
+        after: &str,
+    ) -> impl Iterator<Item = Result<(K, Versioned<V>), Corrupt>> + use<'a, K, V> {
+        let start = match after {
+            "" => KeyBytes::new(),
+            // What comes behind all rows of that index key; of a key that cannot be, nothing.
+            after => Self::index_range(after).1.unwrap_or_default(),
+        };
+        view.rows_from(&self.index_table(index), start.to_vec()).filter_map(move |(row, _)| {
+            let at = row.iter().position(|byte| *byte == 0)?;
+            let key = row.get(at + 1..)?;
+            let record = view.row(self.name, key)?;
+            Some(self.read(key, record).and_then(|value| Ok((self.read_key(key)?, value))))
+        })
+    }
 }

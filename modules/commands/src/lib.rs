@@ -8,6 +8,7 @@
 //! - `CMD-5` A command that is not retry-safe is sent again only when the agent has said that it never began.
 //! - `CMD-6` Whoever waits for a command is woken in the transaction that finishes it.
 
+mod check;
 mod life;
 mod methods;
 mod port;
@@ -24,10 +25,11 @@ use std::{
 
 use futures::future::BoxFuture;
 use palisade_contract::{
-    Catalog, CommandKind, Context, Method, Module, Nothing, Reconciler, Registry, Result, Sweep,
+    Catalog, CommandKind, Context, Finding, Method, Module, Nothing, Reconciler, Registry, Result,
+    Sweep,
     command::{Commands, Deliveries},
 };
-use palisade_state::Tx;
+use palisade_state::{Tx, View};
 
 pub use methods::{ListCommands, OneCommand, PingNode};
 
@@ -127,6 +129,19 @@ impl Module for CommandsModule {
                 }
             }
         })
+    }
+
+    fn self_check(&self, _cx: &Context, view: &View) -> Result<Vec<Finding>> {
+        check::findings(view)
+    }
+
+    fn tenants_in_use(&self, view: &View) -> Result<BTreeSet<String>> {
+        let mut tenants = BTreeSet::new();
+        for found in rows::COMMANDS.page(view, &[], None) {
+            tenants.insert(found?.1.value.tenant);
+        }
+        tenants.remove("");
+        Ok(tenants)
     }
 
     fn tenant_deleted(&self, _cx: &Context, tx: &mut Tx, tenant: &str) -> Result<Sweep> {

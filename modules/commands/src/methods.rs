@@ -7,9 +7,10 @@ use palisade_contract::{
     Result, Verb, Watched,
     command::{Command, CommandRecord},
     id,
+    method::Records,
     node::NodePhase,
 };
-use palisade_state::{Tx, Versioned, View};
+use palisade_state::{Tx, Versioned, View, table::Corrupt};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -80,10 +81,9 @@ pub(crate) fn all() -> Vec<Method> {
         Resource::of_tenant("node", text("node"), text("tenant"))
     };
     vec![
-        Method::query("commands", "list", "compute:commands:read", list)
+        Method::listing("commands", "list", "compute:commands:read", list)
             .summary("Lists the commands to agents: those that go on, and those that ended lately.")
             .rest(Verb::Get, "/commands")
-            .list()
             .watched(Watched::Records)
             .on(one),
         Method::query("commands", "get", "compute:commands:read", get)
@@ -101,31 +101,47 @@ pub(crate) fn all() -> Vec<Method> {
     ]
 }
 
-fn list(cx: &MethodContext, view: &View, input: ListCommands) -> Result<Vec<CommandRecord>> {
-    let node = match &input.node {
-        Some(name) => Some(find_node(cx, view, name, input.tenant.as_ref())?),
-        None => None,
+type Rows<'a> = Box<dyn Iterator<Item = Result<Versioned<Command>, Corrupt>> + 'a>;
+
+/// In the order of their ids, which is about that in which they were made.
+fn list<'a>(
+    cx: &'a MethodContext,
+    view: &'a View,
+    input: ListCommands,
+    after: &str,
+) -> Result<Records<'a, CommandRecord>> {
+    let rows: Rows<'a> = match &input.node {
+        Some(name) => {
+            let node = find_node(cx, view, name, input.tenant.as_ref())?;
+            Box::new(of_node(view, &node, after)?.into_iter().map(Ok))
+        }
+        None => Box::new(COMMANDS.in_order_of(view, BY_ID, after).map(|found| Ok(found?.1))),
     };
-    let rows = match &node {
-        // Places begin with the node.
-        Some(node) => COMMANDS.with_prefix(view, format!("{node}/").as_bytes())?,
-        None => COMMANDS.all(view)?,
-    };
-    let wanted = |row: &Command| {
+    let wanted = move |row: &Command| {
         input.tenant.as_ref().is_none_or(|tenant| *tenant == row.tenant)
             && input.kind.as_ref().is_none_or(|kind| *kind == row.kind)
             && input.state.is_none_or(|state| state == row.state)
     };
-    let mut rows: Vec<Versioned<Command>> =
-        rows.into_iter().map(|(_, found)| found).filter(|found| wanted(&found.value)).collect();
-    rows.sort_by(|a, b| {
-        let key = |row: &Command| (row.created_at_ms, row.node.clone(), row.seq);
-        key(&a.value).cmp(&key(&b.value))
-    });
-    let cx = &cx.context;
-    rows.iter()
-        .map(|found| CommandRecord::new(cx, view, &found.value, found.stamp.modified_rev))
-        .collect()
+    Ok(Box::new(rows.filter_map(move |found| {
+        match found {
+            Ok(Versioned { value, stamp }) => wanted(&value)
+                .then(|| CommandRecord::new(&cx.context, view, &value, stamp.modified_rev)),
+            Err(corrupt) => Some(Err(corrupt.into())),
+        }
+    })))
+}
+
+/// A node's commands behind an id. There are only so many of one node.
+fn of_node(view: &View, node: &NodeId, after: &str) -> Result<Vec<Versioned<Command>>> {
+    // Places begin with the node.
+    let rows = COMMANDS.with_prefix(view, format!("{node}/").as_bytes())?;
+    let mut rows: Vec<Versioned<Command>> = rows
+        .into_iter()
+        .map(|(_, found)| found)
+        .filter(|found| found.value.id.as_str() > after)
+        .collect();
+    rows.sort_by(|a, b| a.value.id.cmp(&b.value.id));
+    Ok(rows)
 }
 
 /// A node by id or name; who is bound to a tenant learns of its own nodes and of those that its commands went to.

@@ -4,16 +4,20 @@ use palisade_contract::{Code, Handler, MethodContext, Principal};
 
 use super::*;
 
-pub(super) fn call(world: &World, name: &str, input: Value) -> Result<Value> {
-    let method = world.module.methods().into_iter().find(|m| m.full_name() == name).unwrap();
-    (method.validate)(&input)?;
-    let cx = MethodContext {
+fn method_cx(world: &World) -> MethodContext {
+    MethodContext {
         context: world.context().clone(),
         principal: Principal { name: "user/ada".into(), roles: vec![], tenant: String::new() },
         request_id: "r".into(),
         dry_run: false,
         if_match: None,
-    };
+    }
+}
+
+pub(super) fn call(world: &World, name: &str, input: Value) -> Result<Value> {
+    let method = world.module.methods().into_iter().find(|m| m.full_name() == name).unwrap();
+    (method.validate)(&input)?;
+    let cx = method_cx(world);
     match method.handler {
         Handler::Query(run) => run(&cx, &world.bench.view(), input),
         Handler::Mutation(run) => world.commit(|tx| run(&cx, tx, input.clone())),
@@ -105,4 +109,44 @@ fn each_ping_is_a_command_of_its_own_that_does_not_wait_for_long() {
     world.pass(10_000);
     let id = CommandId::parse(first["id"].as_str().unwrap()).unwrap();
     assert_eq!(world.state(&id), CommandState::Expired);
+}
+
+#[test]
+fn a_list_goes_on_behind_an_id_and_is_the_same_in_parts() {
+    let world = World::new();
+    for key in ["a", "b", "c", "d"] {
+        world.enqueue(&paint(&world.node, key).of_tenant("acme"));
+    }
+    let ids = |input: Value, after: &str| -> Vec<String> {
+        let methods = world.module.methods();
+        let method = methods.into_iter().find(|m| m.full_name() == "commands.list").unwrap();
+        let (cx, view) = (method_cx(&world), world.bench.view());
+        let records = (method.records.unwrap())(&cx, &view, input, after).unwrap();
+        records.map(|one| one.unwrap()["id"].as_str().unwrap().to_owned()).collect()
+    };
+    for input in [json!({}), json!({"node": "node-1"}), json!({"tenant": "acme"})] {
+        let all = ids(input.clone(), "");
+        assert!(all.len() == 4 && all.is_sorted(), "{all:?}");
+        for (at, id) in all.iter().enumerate() {
+            assert_eq!(ids(input.clone(), id), all[at + 1..], "{input} behind {id}");
+        }
+    }
+    let tenants = world.module.tenants_in_use(&world.bench.view()).unwrap();
+    assert_eq!(tenants.into_iter().collect::<Vec<_>>(), ["acme"]);
+}
+
+#[test]
+fn a_command_that_nobody_ends_is_found() {
+    let world = World::new();
+    let id = world.enqueue(&paint(&world.node, "a"));
+    let row = world.get(&id);
+    let check = || world.module.self_check(&world.bench.context, &world.bench.view()).unwrap();
+    world.bench.advance(row.not_after_ms + crate::check::SLOW_MS - 1);
+    assert_eq!(check(), []);
+    world.bench.advance(1);
+    let found = check();
+    assert_eq!((found[0].check.as_str(), found[0].count), ("commands.stuck", Some(1)));
+    assert!(found[0].message.contains(id.as_str()), "{found:?}");
+    world.bench.settle();
+    assert_eq!(check(), []);
 }
