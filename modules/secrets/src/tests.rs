@@ -386,6 +386,19 @@ fn a_replica_without_the_key_says_so_and_what_to_do() {
 }
 
 #[test]
+fn a_key_that_nothing_is_sealed_with_yet_is_no_error_where_it_is_lacking() {
+    let place = Place::new();
+    place.call("secretKeys.rotate", &json!({}), None).unwrap();
+    place.bench.settle();
+    let pending = place.ring().in_state(KeyState::Pending).unwrap().id.clone();
+    place.keys.forget(&pending).unwrap();
+    let check = || place.module.self_check(&place.bench.context, &place.bench.view()).unwrap();
+    assert_eq!(check(), []);
+    place.bench.advance(60_000);
+    assert_eq!(check()[0].check, "secrets.rotation");
+}
+
+#[test]
 fn what_a_fork_cannot_open_is_told_and_can_be_set_again() {
     let place = Place::new();
     place.set("", "db", CANARY);
