@@ -211,21 +211,42 @@ pub fn main(args: impl IntoIterator<Item = OsString>, builder: Builder) -> std::
     if args.get(1).is_some_and(|arg| arg == "shim") {
         return palisade_agent::shim::main(args.into_iter().skip(2));
     }
+    let asked = args.clone();
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
             let error = plain(near(error));
-            let _ = error.print();
+            if error.use_stderr() && asks_for_json(&asked) {
+                let text = error.to_string();
+                let failure = output::Failure::usage(text.trim_start_matches("error: ").trim_end());
+                output::complain(Format::Json, &failure);
+            } else {
+                let _ = error.print();
+            }
             return if error.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
         }
     };
+    let format = cli.global.output;
     match run(cli, builder) {
         Ok(()) => Exit::Ok.into(),
         Err(failure) => {
-            output::say(failure.to_string());
+            output::complain(format, &failure);
             failure.exit.into()
         }
     }
+}
+
+/// Whether JSON is asked for on a line that cannot be read as a whole.
+fn asks_for_json(args: &[OsString]) -> bool {
+    let is = |words: &[OsString]| {
+        let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+        matches!(
+            words.as_slice(),
+            ["-o" | "--output", "json"] | ["-ojson" | "-o=json" | "--output=json", _]
+        )
+    };
+    let is_last = args.last().is_some_and(|last| is(&[last.clone(), OsString::new()]));
+    is_last || args.windows(2).any(is)
 }
 
 /// The error in words for people, where the standard library's are for programmers.

@@ -61,6 +61,22 @@ fn an_unknown_verb_is_answered_with_the_near_one() {
 }
 
 #[test]
+fn json_is_asked_for_also_on_a_line_that_cannot_be_read() {
+    let asks = |line: &str| {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        asks_for_json(&words)
+    };
+    for line in
+        ["palisade -o json nod ls", "palisade node ls --nope --output=json", "palisade x -ojson y"]
+    {
+        assert!(asks(line), "{line}");
+    }
+    for line in ["palisade node ls", "palisade -o yaml nod", "palisade nod json -o"] {
+        assert!(!asks(line), "{line}");
+    }
+}
+
+#[test]
 fn durations_and_sizes_have_units() {
     assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
     assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{address::Address, tries::Seen};
 use crate::output::{Exit, Failure, failure::chain, human};
@@ -26,6 +27,8 @@ pub struct Refusal {
     pub retryable: bool,
     /// The replica said that asking it again is in vain.
     pub is_final: bool,
+    /// All that it said.
+    pub document: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -74,6 +77,7 @@ impl Refusal {
             request_id: wire.request_id.or(request_id),
             retryable: wire.retryable.unwrap_or(false),
             is_final: wire.retryable == Some(false),
+            document: serde_json::from_slice(body).ok(),
         }
     }
 }
@@ -274,6 +278,7 @@ impl From<ClientError> for Failure {
                     _ => refusal.detail,
                 };
                 Self {
+                    problem: refusal.document.map(Box::new),
                     problems: refusal.problems,
                     hint: hint.map(Into::into),
                     request_id: refusal.request_id.map(Into::into),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde_json::{Map, Value, json};
+
 use super::exit::Exit;
 
 /// The reason why a verb failed, as an operator reads it.
@@ -19,6 +21,8 @@ pub struct Failure {
     pub hint: Option<Box<str>>,
     /// The request's id, to look it up in a replica's log.
     pub request_id: Option<Box<str>>,
+    /// The problem document of the replica that refused.
+    pub problem: Option<Box<Value>>,
 }
 
 /// What a verb answers.
@@ -35,6 +39,7 @@ impl Failure {
             notes: vec![],
             hint: None,
             request_id: None,
+            problem: None,
         }
     }
 
@@ -55,6 +60,33 @@ impl Failure {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into().into_boxed_str());
         self
+    }
+
+    /// The failure as a problem document (RFC 9457): a replica's own, with what this program adds. Without a `code` it failed
+    /// on this machine.
+    #[must_use]
+    pub fn document(&self) -> Value {
+        let mut document = match self.problem.as_deref() {
+            Some(Value::Object(problem)) => problem.clone(),
+            _ => Map::from_iter([("type".to_owned(), json!("about:blank"))]),
+        };
+        document.insert("detail".to_owned(), json!(self.detail));
+        document.insert("exitCode".to_owned(), json!(self.exit as u8));
+        if !self.problems.is_empty() {
+            let problem = |(pointer, message): &(String, String)| json!({ "pointer": pointer, "message": message });
+            let errors = self.problems.iter().map(problem).collect();
+            document.insert("errors".to_owned(), Value::Array(errors));
+        }
+        if !self.notes.is_empty() {
+            document.insert("notes".to_owned(), json!(self.notes));
+        }
+        if let Some(hint) = &self.hint {
+            document.insert("hint".to_owned(), json!(hint));
+        }
+        if let Some(id) = &self.request_id {
+            document.insert("requestId".to_owned(), json!(id));
+        }
+        Value::Object(document)
     }
 
     /// Adds a line.
@@ -122,6 +154,24 @@ mod tests {
             ..Failure::usage("/count: must be at least 1")
         };
         assert_eq!(failure.to_string(), "error: /count: must be at least 1");
+    }
+
+    #[test]
+    fn a_failure_is_a_problem_document_with_the_exit_code() {
+        let local = Failure::usage("it has no name").note("line 1").hint("name it");
+        let expected = json!({
+            "type": "about:blank", "detail": "it has no name", "exitCode": 2, "notes": ["line 1"], "hint": "name it",
+        });
+        assert_eq!(local.document(), expected);
+        let problem = json!({"type": "urn:x", "status": 404, "code": "NOT_FOUND", "detail": "no web", "retryable": false});
+        let refused = Failure {
+            problem: Some(Box::new(problem)),
+            ..Failure::new(Exit::NotFound, "web.yaml: no web")
+        };
+        let expected = json!({
+            "type": "urn:x", "status": 404, "code": "NOT_FOUND", "detail": "web.yaml: no web", "retryable": false, "exitCode": 3,
+        });
+        assert_eq!(refused.document(), expected);
     }
 
     #[test]

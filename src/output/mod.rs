@@ -71,6 +71,16 @@ pub fn say(line: impl AsRef<str>) {
     let _ = writeln!(io::stderr().lock(), "{}", visible(line.as_ref()));
 }
 
+/// Says why a verb failed on stderr: for people, or as the last line, one JSON object, where JSON is asked for.
+pub fn complain(format: Format, failure: &Failure) {
+    match format {
+        Format::Json => {
+            let _ = writeln!(io::stderr().lock(), "{}", failure.document());
+        }
+        _ => say(failure.to_string()),
+    }
+}
+
 /// `OUT-1`: what others wrote, with what would move the cursor or turn the direction of writing made visible; lines
 /// stay lines.
 #[must_use]
