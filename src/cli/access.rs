@@ -6,7 +6,7 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Session, can_i::CanI, duration, node::print_change, session::Narrow};
+use super::{Session, can_i::CanI, duration, node::print_change, token::List, watch::watch};
 use crate::{
     client::{BASE, Call, Client, segment},
     context_file::write_private,
@@ -27,13 +27,16 @@ enum Verb {
     Create(Create),
     /// List tokens
     #[command(visible_alias = "list")]
-    Ls(Narrow),
+    Ls(List),
     /// Revoke tokens
     #[command(visible_aliases = ["revoke", "remove"])]
     Rm {
         /// Names or ids
         #[arg(required = true, value_name = "TOKEN")]
         tokens: Vec<String>,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
@@ -56,6 +59,9 @@ struct Create {
     /// Write it to this new file (mode 0600) and not to stdout
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Only say whether it would be made
+    #[arg(long)]
+    dry_run: bool,
 }
 
 impl ApiToken {
@@ -63,16 +69,19 @@ impl ApiToken {
         let client = session.client()?;
         match self.verb {
             Verb::Create(create) => create.run(session, &client).await,
-            Verb::Ls(narrow) => {
+            Verb::Ls(List { narrow, flag }) => {
                 let call = narrow.say(Call::get(format!("{BASE}/api-tokens")));
+                if flag.watch {
+                    return watch::<ApiTokens>(session, call).await;
+                }
                 let tokens = client.list(call).await?;
                 output::print_list::<ApiTokens>(session.format(), &tokens)
             }
-            Verb::Rm { tokens } => {
+            Verb::Rm { tokens, dry_run } => {
                 for token in &tokens {
                     let call = Call::delete(format!("{BASE}/api-tokens/{}", segment(token)));
-                    let answer = client.call(call).await?;
-                    print_change::<ApiTokens>(session, &answer.body, token, "revoked", false)?;
+                    let answer = client.call(call.dry_run(dry_run)).await?;
+                    print_change::<ApiTokens>(session, &answer.body, token, "revoked", dry_run)?;
                 }
                 Ok(())
             }
@@ -99,7 +108,10 @@ impl Create {
             input["ttlSeconds"] = json!(ttl.as_secs());
         }
         let call = Call::post(format!("{BASE}/api-tokens")).json(input);
-        let mut record = client.call(call).await?.body;
+        let mut record = client.call(call.dry_run(self.dry_run)).await?.body;
+        if self.dry_run {
+            return print_change::<ApiTokens>(session, &record, &self.name, "created", true);
+        }
         let id = cell(&record, "/id");
         let token = format!("pal_{id}_{}", secret.reveal());
         if let Some(path) = &self.out {

@@ -1,12 +1,14 @@
 //! `palisade workload apply`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use palisade_contract::id::{NAME_RULE, is_name};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
-    Session, spec_file,
+    Session,
+    session::Whose,
+    spec_file,
     wait::{Goal, Watch, wait},
     workload::{Workloads, workload},
 };
@@ -22,6 +24,9 @@ pub struct Apply {
     /// A spec (YAML, JSON or TOML), a directory of them, or - for standard input
     #[arg(short, long, required = true, value_name = "FILE|DIR|-")]
     file: PathBuf,
+    /// Whose it is, for specs that do not say so
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
     /// Do not wait until it is healthy
     #[arg(long)]
     no_wait: bool,
@@ -32,22 +37,7 @@ pub struct Apply {
 
 impl Apply {
     pub(super) async fn run(self, session: &Session) -> Outcome {
-        // Everything is read before anything is sent, so that a typing error sends nothing.
-        let mut calls = Vec::new();
-        for spec in spec_file::read(&self.file)? {
-            let Some(name) = text(&spec.value, "/name").map(str::to_owned) else {
-                return Err(Failure::usage(format!("{}: the spec has no name", spec.origin))
-                    .hint("a spec begins with `name: …`; see examples/hello.yaml"));
-            };
-            if !is_name(&name) {
-                return Err(Failure::usage(format!(
-                    "{}: {name:?} is no name: it must be {NAME_RULE}",
-                    spec.origin
-                )));
-            }
-            let path = format!("{BASE}/workloads/{}", segment(&name));
-            calls.push((name, spec.origin, Call::put(path).json(spec.value)));
-        }
+        let calls = calls(&self.file, self.tenant.as_deref())?;
         let client = session.client()?;
         if calls.len() > 1 && !self.dry_run {
             // All are looked at before the first is applied: half of them would be worse than none.
@@ -67,7 +57,8 @@ impl Apply {
         }
         if !self.no_wait {
             let watch = |(name, record): &(String, Value)| {
-                Watch::new(name, Goal::of(record)).of_version(number(record, "/version"))
+                let watch = Watch::new(name, Goal::of(record)).of(record);
+                watch.of_version(number(record, "/version"))
             };
             let watches = answers.iter().map(watch).collect();
             wait(&client, watches, session.wait_limit()).await?;
@@ -81,8 +72,45 @@ impl Apply {
     }
 }
 
+/// What applies each spec of a file, with its name and where it is from. Everything is read before anything is sent, so that
+/// a typing error sends nothing.
+pub(super) fn calls(file: &Path, tenant: Option<&str>) -> Outcome<Vec<(String, String, Call)>> {
+    let mut calls = Vec::new();
+    for mut spec in spec_file::read(file)? {
+        let Some(name) = text(&spec.value, "/name").map(str::to_owned) else {
+            return Err(Failure::usage(format!("{}: the spec has no name", spec.origin))
+                .hint("a spec begins with `name: …`; see examples/hello.yaml"));
+        };
+        if !is_name(&name) {
+            return Err(Failure::usage(format!(
+                "{}: {name:?} is no name: it must be {NAME_RULE}",
+                spec.origin
+            )));
+        }
+        own(tenant, &spec.origin, &mut spec.value)?;
+        let path = format!("{BASE}/workloads/{}", segment(&name));
+        calls.push((name, spec.origin, Call::put(path).json(spec.value)));
+    }
+    Ok(calls)
+}
+
+/// Fills in the tenant that the command line names.
+fn own(tenant: Option<&str>, origin: &str, spec: &mut Value) -> Outcome {
+    let Some(tenant) = tenant else { return Ok(()) };
+    match text(spec, "/tenant") {
+        Some(other) if other != tenant => {
+            let detail = format!("{origin}: the spec is of tenant {other}, not of {tenant}");
+            Err(Failure::usage(detail).hint("leave --tenant out, or name that file alone"))
+        }
+        _ => {
+            spec["tenant"] = json!(tenant);
+            Ok(())
+        }
+    }
+}
+
 /// Sends one; an error says whose it is.
-async fn send(client: &Client, origin: &str, call: Call) -> Outcome<Answer> {
+pub(super) async fn send(client: &Client, origin: &str, call: Call) -> Outcome<Answer> {
     client.call(call).await.map_err(|error| {
         let failure = Failure::from(error);
         Failure { detail: format!("{origin}: {}", failure.detail), ..failure }
@@ -120,7 +148,9 @@ async fn reread(
     }
     let mut records = Vec::new();
     for (name, answer) in answers {
-        let mut record = workload(client, &name).await?;
+        // By its id: another tenant's may have its name.
+        let id = text(&answer, "/id").unwrap_or(&name);
+        let mut record = workload(client, id, &Whose::default()).await?;
         if let (Value::Object(record), Some(change)) = (&mut record, answer.get("change")) {
             record.insert("change".to_owned(), change.clone());
         }

@@ -74,7 +74,8 @@ fn tell(answer: &Value) {
     }
 }
 
-struct Changes;
+/// How changes are shown.
+pub(super) struct Changes;
 
 impl Changes {
     fn who(change: &Value, field: &str) -> String {
@@ -99,19 +100,18 @@ impl Changes {
         format!("{}…", whole.chars().take(CHARS).collect::<String>())
     }
 
+    /// `/spec/count: 2 → 3`
+    pub fn difference(one: &Value) -> String {
+        let of = |field: &str| Self::short(one.get(field).unwrap_or(&Value::Null));
+        format!("{}: {} → {}", cell(one, "/pointer"), of("before"), of("after"))
+    }
+
     fn differences(change: &Value, wide: bool) -> String {
         let Some(Value::Array(all)) = change.get("differences") else {
             return if text(change, "/what") == Some("changed") { "?" } else { "-" }.to_owned();
         };
         let shown = if wide { all.len() } else { SHOWN };
-        let mut told: Vec<String> = all
-            .iter()
-            .take(shown)
-            .map(|one| {
-                let of = |field: &str| Self::short(one.get(field).unwrap_or(&Value::Null));
-                format!("{}: {} → {}", cell(one, "/pointer"), of("before"), of("after"))
-            })
-            .collect();
+        let mut told: Vec<String> = all.iter().take(shown).map(Self::difference).collect();
         if all.len() > shown {
             told.push(format!("and {} more", all.len() - shown));
         }

@@ -8,7 +8,7 @@ use super::{
     Session,
     command::{Commands, finished},
     logs::{LogFlags, print_logs},
-    session::{Narrow, Read},
+    session::{Narrow, Read, Whose},
     watch::{WatchFlag, watch},
 };
 use crate::{
@@ -35,6 +35,8 @@ enum Verb {
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
         #[command(flatten)]
+        whose: Whose,
+        #[command(flatten)]
         read: Read,
         #[command(flatten)]
         narrow: Narrow,
@@ -47,6 +49,8 @@ enum Verb {
         /// Name or id
         instance: String,
         #[command(flatten)]
+        whose: Whose,
+        #[command(flatten)]
         read: Read,
     },
     /// Send its process a signal; what ends because of it is restarted as its workload says
@@ -55,12 +59,22 @@ enum Verb {
         instance: String,
         /// TERM, INT, QUIT, HUP, USR1, USR2, KILL or WINCH
         signal: String,
+        #[command(flatten)]
+        whose: Whose,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+        /// Do not wait until it was sent
+        #[arg(long)]
+        no_wait: bool,
     },
     /// Print what it wrote
     #[command(visible_alias = "log")]
     Logs {
         /// Name or id
         instance: String,
+        #[command(flatten)]
+        whose: Whose,
         #[command(flatten)]
         flags: LogFlags,
     },
@@ -70,39 +84,44 @@ impl Instance {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         let client = session.client()?;
         match self.verb {
-            Verb::Ls { workload, node, read, narrow, flag } => {
+            Verb::Ls { workload, node, whose, read, narrow, flag } => {
                 let call = narrow
                     .say(read.get(format!("{BASE}/instances")))
                     .query_some("workload", workload)
                     .query_some("node", node);
+                let call = whose.say(call);
                 if flag.watch {
                     return watch::<Instances>(session, call).await;
                 }
                 let instances = narrow.ordered(client.list(call).await?);
                 output::print_list::<Instances>(session.format(), &instances)
             }
-            Verb::Show { instance, read } => {
+            Verb::Show { instance, whose, read } => {
                 let call = read.get(format!("{BASE}/instances/{}", segment(&instance)));
-                let answer = client.call(call).await?;
+                let answer = client.call(whose.say(call)).await?;
                 read.tell(&answer);
                 output::print_one::<Instances>(session.format(), &answer.body)
             }
-            Verb::Signal { instance, signal } => {
+            Verb::Signal { instance, signal, whose, dry_run, no_wait } => {
                 let path = format!("{BASE}/instances/{}/signal", segment(&instance));
                 let call = Call::post(path).json(json!({ "signal": signal }));
-                let sent = client.call(call).await?.body;
-                let record = finished(session, &client, &sent).await?;
+                let sent = client.call(whose.say(call).dry_run(dry_run)).await?.body;
+                let (record, got) = match (dry_run, no_wait) {
+                    (true, _) => (sent, "would get"),
+                    (false, true) => (sent, "is sent"),
+                    (false, false) => (finished(session, &client, &sent).await?, "got"),
+                };
                 match session.format() {
                     Format::Table | Format::Wide => {
                         let signal = cell(&record, "/payload/signal");
-                        output::data(format!("instance/{instance} got {signal}\n").as_bytes())
+                        output::data(format!("instance/{instance} {got} {signal}\n").as_bytes())
                     }
                     format => output::print_one::<Commands>(format, &record),
                 }
             }
-            Verb::Logs { instance, flags } => {
+            Verb::Logs { instance, whose, flags } => {
                 let call = Call::get(format!("{BASE}/instances/{}", segment(&instance)));
-                let record = client.call(call).await?.body;
+                let record = client.call(whose.say(call)).await?.body;
                 print_logs(&client, &[record], &flags).await
             }
         }

@@ -13,6 +13,7 @@ mod command;
 mod complete;
 mod context;
 mod dev;
+mod diff;
 mod doctor;
 mod event;
 mod hello;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     Session,
     command::{Commands, finished},
-    session::{Narrow, Read},
+    session::{Narrow, Read, Whose},
     watch::{WatchFlag, watch},
 };
 use crate::{
@@ -29,6 +29,8 @@ enum Verb {
     #[command(visible_alias = "list")]
     Ls {
         #[command(flatten)]
+        whose: Whose,
+        #[command(flatten)]
         read: Read,
         #[command(flatten)]
         narrow: Narrow,
@@ -41,14 +43,12 @@ enum Verb {
         /// Name or id
         node: String,
         #[command(flatten)]
+        whose: Whose,
+        #[command(flatten)]
         read: Read,
     },
     /// Have nodes' agents answer, and show how long that takes
-    Ping {
-        /// Names or ids
-        #[arg(required = true, value_name = "NODE")]
-        nodes: Vec<String>,
-    },
+    Ping(Ping),
     /// Place nothing new on nodes
     Cordon(Change),
     /// Place new instances on nodes again
@@ -63,6 +63,23 @@ struct Change {
     /// Names or ids
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<String>,
+    #[command(flatten)]
+    whose: Whose,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Ping {
+    /// Names or ids
+    #[arg(required = true, value_name = "NODE")]
+    nodes: Vec<String>,
+    #[command(flatten)]
+    whose: Whose,
+    /// Do not wait for the answer
+    #[arg(long)]
+    no_wait: bool,
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
@@ -81,21 +98,21 @@ impl Node {
     /// Runs the verb.
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
-            Verb::Ls { read, narrow, flag } => {
-                let call = narrow.say(read.get(format!("{BASE}/nodes")));
+            Verb::Ls { whose, read, narrow, flag } => {
+                let call = whose.say(narrow.say(read.get(format!("{BASE}/nodes"))));
                 if flag.watch {
                     return watch::<Nodes>(session, call).await;
                 }
                 let nodes = narrow.ordered(session.client()?.list(call).await?);
                 output::print_list::<Nodes>(session.format(), &nodes)
             }
-            Verb::Show { node, read } => {
-                let call = read.get(format!("{BASE}/nodes/{}", segment(&node)));
+            Verb::Show { node, whose, read } => {
+                let call = whose.say(read.get(format!("{BASE}/nodes/{}", segment(&node))));
                 let answer = session.client()?.call(call).await?;
                 read.tell(&answer);
                 output::print_one::<Nodes>(session.format(), &answer.body)
             }
-            Verb::Ping { nodes } => ping(session, &nodes).await,
+            Verb::Ping(asked) => ping(session, &asked).await,
             Verb::Cordon(change) => change.each(session, "cordon", "cordoned", false).await,
             Verb::Uncordon(change) => change.each(session, "uncordon", "uncordoned", false).await,
             Verb::Rm(Removal { change, force }) => change.each(session, "", "removed", force).await,
@@ -104,12 +121,16 @@ impl Node {
 }
 
 /// The round trip is from here through the control plane's state to the agent, and back.
-async fn ping(session: &Session, nodes: &[String]) -> Outcome {
+async fn ping(session: &Session, asked: &Ping) -> Outcome {
     let client = session.client()?;
-    for node in nodes {
+    for node in &asked.nodes {
         let begin = edge::now();
-        let call = Call::post(format!("{BASE}/nodes/{}/ping", segment(node)));
-        let sent = client.call(call).await?.body;
+        let call = asked.whose.say(Call::post(format!("{BASE}/nodes/{}/ping", segment(node))));
+        let sent = client.call(call.dry_run(asked.dry_run)).await?.body;
+        if asked.dry_run || asked.no_wait {
+            print_change::<Commands>(session, &sent, node, "asked for", asked.dry_run)?;
+            continue;
+        }
         let mut record = finished(session, &client, &sent).await?;
         let ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
         match session.format() {
@@ -135,6 +156,7 @@ impl Change {
                 "" => Call::delete(path).query_some("force", force.then_some("true")),
                 action => Call::post(format!("{path}/{action}")),
             };
+            let call = self.whose.say(call);
             let answer = client.call(call.dry_run(self.dry_run)).await?;
             print_change::<Nodes>(session, &answer.body, node, done, self.dry_run)?;
         }

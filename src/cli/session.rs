@@ -40,6 +40,21 @@ impl Read {
     }
 }
 
+/// Whose things are meant.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(super) struct Whose {
+    /// Of this tenant [default: the one that you are bound to, or any]
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+}
+
+impl Whose {
+    /// Says so in the call.
+    pub fn say(&self, call: Call) -> Call {
+        call.query_some("tenant", self.tenant.as_ref())
+    }
+}
+
 /// Which records of a list, and in which order.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct Narrow {

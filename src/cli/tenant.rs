@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Session,
     node::print_change,
-    session::Read,
+    session::{Narrow, Read},
     size,
     watch::{WatchFlag, watch},
 };
@@ -38,6 +38,8 @@ enum Verb {
         state: Option<String>,
         #[command(flatten)]
         read: Read,
+        #[command(flatten)]
+        narrow: Narrow,
         #[command(flatten)]
         flag: WatchFlag,
     },
@@ -177,12 +179,13 @@ impl Tenant {
             print_change::<Tenants>(session, &record, tenant, done, dry_run)
         };
         match self.verb {
-            Verb::Ls { state, read, flag } => {
+            Verb::Ls { state, read, narrow, flag } => {
                 let call = read.get(format!("{BASE}/tenants")).query_some("state", state);
+                let call = narrow.say(call);
                 if flag.watch {
                     return watch::<Tenants>(session, call).await;
                 }
-                let tenants = session.client()?.list(call).await?;
+                let tenants = narrow.ordered(session.client()?.list(call).await?);
                 output::print_list::<Tenants>(session.format(), &tenants)
             }
             Verb::Show { tenant, read } => {

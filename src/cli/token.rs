@@ -6,7 +6,12 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Session, duration, node::print_change, session::Narrow};
+use super::{
+    Session, duration,
+    node::print_change,
+    session::Narrow,
+    watch::{WatchFlag, watch},
+};
 use crate::{
     client::{BASE, Call, Client, segment},
     context_file::write_private,
@@ -27,14 +32,26 @@ enum Verb {
     Create(Create),
     /// List tokens
     #[command(visible_alias = "list")]
-    Ls(Narrow),
+    Ls(List),
     /// Revoke tokens
     #[command(visible_aliases = ["revoke", "remove"])]
     Rm {
         /// Ids
         #[arg(required = true, value_name = "TOKEN")]
         tokens: Vec<String>,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
+}
+
+/// What of a list is wanted, and how.
+#[derive(Debug, clap::Args)]
+pub(super) struct List {
+    #[command(flatten)]
+    pub narrow: Narrow,
+    #[command(flatten)]
+    pub flag: WatchFlag,
 }
 
 #[derive(Debug, clap::Args)]
@@ -60,6 +77,9 @@ struct Create {
     /// The file to write [default: ./<id>.join-token]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Only say whether it would be made
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// A join token that was made.
@@ -74,11 +94,15 @@ pub(crate) struct Made {
 ///
 /// # Errors
 /// The server refuses.
-pub(crate) async fn create(client: &Client, mut input: Value) -> Outcome<Made> {
+pub(crate) async fn create(client: &Client, input: Value) -> Outcome<Made> {
+    ask(client, input, false).await
+}
+
+async fn ask(client: &Client, mut input: Value, dry_run: bool) -> Outcome<Made> {
     let secret = NewSecret::generate();
     input["secretSha256"] = json!(secret.sha256());
     let call = Call::post(format!("{BASE}/join-tokens")).json(input);
-    let record = client.call(call).await?.body;
+    let record = client.call(call.dry_run(dry_run)).await?.body;
     let Some(id) = text(&record, "/id") else {
         return Err(Failure::new(output::Exit::Error, "the server answered no token id"));
     };
@@ -109,16 +133,19 @@ impl Token {
         let client = session.client()?;
         match self.verb {
             Verb::Create(create) => create.run(session, &client).await,
-            Verb::Ls(narrow) => {
+            Verb::Ls(List { narrow, flag }) => {
                 let call = narrow.say(Call::get(format!("{BASE}/join-tokens")));
+                if flag.watch {
+                    return watch::<Tokens>(session, call).await;
+                }
                 let tokens = client.list(call).await?;
                 output::print_list::<Tokens>(session.format(), &tokens)
             }
-            Verb::Rm { tokens } => {
+            Verb::Rm { tokens, dry_run } => {
                 for token in &tokens {
                     let call = Call::delete(format!("{BASE}/join-tokens/{}", segment(token)));
-                    let answer = client.call(call).await?;
-                    print_change::<Tokens>(session, &answer.body, token, "revoked", false)?;
+                    let answer = client.call(call.dry_run(dry_run)).await?;
+                    print_change::<Tokens>(session, &answer.body, token, "revoked", dry_run)?;
                 }
                 Ok(())
             }
@@ -146,6 +173,10 @@ impl Create {
         if let Some(path) = self.out.as_ref().filter(|path| path.exists()) {
             return Err(Failure::usage(format!("{} exists already", path.display()))
                 .hint("give another --out; a token is never written over a file"));
+        }
+        if self.dry_run {
+            let made = ask(client, self.input(), true).await?;
+            return print_change::<Tokens>(session, &made.record, "token", "created", true);
         }
         let pins = pins(client).await?;
         let made = create(client, self.input()).await?;

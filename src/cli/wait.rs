@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 
+use super::session::Whose;
 use crate::{
     client::{BASE, Call, Client, segment},
     edge,
@@ -54,6 +55,8 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Watch {
     name: String,
+    /// By what it is looked for: names are one tenant's.
+    id: String,
     goal: Goal,
     /// The version that is waited for; a later one is somebody else's.
     version: Option<u64>,
@@ -67,10 +70,19 @@ impl Watch {
     pub fn new(name: &str, goal: Goal) -> Self {
         Self {
             name: name.to_owned(),
+            id: name.to_owned(),
             goal,
             version: None,
             before: BTreeMap::new(),
             standing: BTreeMap::new(),
+        }
+    }
+
+    /// Waits for this very one: others may have its name.
+    pub fn of(self, workload: &Value) -> Self {
+        match text(workload, "/id") {
+            Some(id) => Self { id: id.to_owned(), ..self },
+            None => self,
         }
     }
 
@@ -313,7 +325,7 @@ pub(super) async fn wait(client: &Client, mut watches: Vec<Watch>, limit: Durati
     let mut progress = Progress::new();
     let mut pause = POLL_FIRST;
     while let Some(watch) = watches.first_mut() {
-        let seen = look(client, &watch.name).await?;
+        let seen = look(client, &watch.id).await?;
         let seen = seen.as_ref().map(|(workload, instances)| (workload, instances.as_slice()));
         let elapsed = begin.elapsed();
         match watch.judge(seen, elapsed) {
@@ -337,9 +349,9 @@ pub(super) async fn wait(client: &Client, mut watches: Vec<Watch>, limit: Durati
 }
 
 /// The instances of a workload.
-pub(super) async fn instances(client: &Client, name: &str) -> Outcome<Vec<Value>> {
+pub(super) async fn instances(client: &Client, name: &str, whose: &Whose) -> Outcome<Vec<Value>> {
     let call = Call::get(format!("{BASE}/instances")).query("workload", name);
-    Ok(client.list(call).await?)
+    Ok(client.list(whose.say(call)).await?)
 }
 
 async fn look(client: &Client, name: &str) -> Outcome<Option<(Value, Vec<Value>)>> {

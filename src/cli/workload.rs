@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use super::{
     Session,
     apply::Apply,
+    diff::Diff,
     instance::Instances,
     logs::{LogFlags, print_logs},
     node::print_change,
-    session::{Narrow, Read},
+    session::{Narrow, Read, Whose},
     wait::{Goal, Watch, instances, wait},
     watch::{WatchFlag, watch},
 };
@@ -30,9 +31,13 @@ pub struct Workload {
 enum Verb {
     /// Make workloads as their specs say
     Apply(Apply),
+    /// Say what specs would change, and what that does to instances
+    Diff(Diff),
     /// List workloads
     #[command(visible_alias = "list")]
     Ls {
+        #[command(flatten)]
+        whose: Whose,
         #[command(flatten)]
         read: Read,
         #[command(flatten)]
@@ -46,6 +51,8 @@ enum Verb {
         /// Name or id
         workload: String,
         #[command(flatten)]
+        whose: Whose,
+        #[command(flatten)]
         read: Read,
     },
     /// Print what its instances wrote
@@ -56,6 +63,8 @@ enum Verb {
         /// Only this instance
         #[arg(long, value_name = "NAME")]
         instance: Option<String>,
+        #[command(flatten)]
+        whose: Whose,
         #[command(flatten)]
         flags: LogFlags,
     },
@@ -81,6 +90,8 @@ enum Verb {
 
 #[derive(Clone, Debug, clap::Args)]
 struct Change {
+    #[command(flatten)]
+    whose: Whose,
     /// Do not wait until it is so
     #[arg(long)]
     no_wait: bool,
@@ -102,17 +113,18 @@ impl Workload {
     pub(super) async fn run(self, session: &Session) -> Outcome {
         match self.verb {
             Verb::Apply(apply) => apply.run(session).await,
-            Verb::Ls { read, narrow, flag } => {
-                let call = narrow.say(read.get(format!("{BASE}/workloads")));
+            Verb::Diff(diff) => diff.run(session).await,
+            Verb::Ls { whose, read, narrow, flag } => {
+                let call = whose.say(narrow.say(read.get(format!("{BASE}/workloads"))));
                 if flag.watch {
                     return watch::<Workloads>(session, call).await;
                 }
                 let workloads = narrow.ordered(session.client()?.list(call).await?);
                 output::print_list::<Workloads>(session.format(), &workloads)
             }
-            Verb::Show { workload, read } => show(session, &workload, &read).await,
-            Verb::Logs { workload, instance, flags } => {
-                logs(session, &workload, instance.as_deref(), &flags).await
+            Verb::Show { workload, whose, read } => show(session, &workload, &whose, &read).await,
+            Verb::Logs { workload, instance, whose, flags } => {
+                logs(session, (&workload, &whose), instance.as_deref(), &flags).await
             }
             Verb::Scale { workload, count, change } => {
                 let call = Call::post(format!("{}/scale", path(&workload)))
@@ -154,9 +166,10 @@ impl Change {
         let removing = done == "removed";
         let waiting = !self.dry_run && !self.no_wait;
         let before = match done {
-            "restarted" if waiting => instances(client, name).await?,
+            "restarted" if waiting => instances(client, name, &self.whose).await?,
             _ => vec![],
         };
+        let call = self.whose.say(call);
         let mut record = client.call(call.dry_run(self.dry_run)).await?.body;
         if waiting {
             let watch = match Goal::of(&record) {
@@ -164,10 +177,10 @@ impl Change {
                 Goal::Healthy => Watch::restarted(name, &before),
                 goal => Watch::new(name, goal),
             };
-            wait(client, vec![watch], session.wait_limit()).await?;
+            wait(client, vec![watch.of(&record)], session.wait_limit()).await?;
             let as_record = matches!(session.format(), Format::Json | Format::Yaml);
             if !removing && as_record {
-                record = workload(client, name).await?;
+                record = workload(client, name, &self.whose).await?;
             }
         }
         print_change::<Workloads>(session, &record, name, done, self.dry_run)
@@ -179,20 +192,20 @@ fn path(workload: &str) -> String {
 }
 
 /// One workload's record.
-pub(super) async fn workload(client: &Client, name: &str) -> Outcome<Value> {
-    Ok(client.call(Call::get(path(name))).await?.body)
+pub(super) async fn workload(client: &Client, name: &str, whose: &Whose) -> Outcome<Value> {
+    Ok(client.call(whose.say(Call::get(path(name)))).await?.body)
 }
 
-async fn show(session: &Session, name: &str, read: &Read) -> Outcome {
+async fn show(session: &Session, name: &str, whose: &Whose, read: &Read) -> Outcome {
     let client = session.client()?;
-    let answer = client.call(read.get(path(name))).await?;
+    let answer = client.call(whose.say(read.get(path(name)))).await?;
     read.tell(&answer);
     let record = answer.body;
     if !matches!(session.format(), Format::Table | Format::Wide) {
         return output::print_one::<Workloads>(session.format(), &record);
     }
     let call = read.get(format!("{BASE}/instances")).query("workload", name);
-    let instances = output::by_name(client.list(call).await?);
+    let instances = output::by_name(client.list(whose.say(call)).await?);
     let wide = session.format() == Format::Wide;
     output::data(page(&record, &instances, wide)?.as_bytes())
 }
@@ -237,12 +250,12 @@ fn page(record: &Value, instances: &[Value], wide: bool) -> Outcome<String> {
 
 async fn logs(
     session: &Session,
-    workload: &str,
+    (workload, whose): (&str, &Whose),
     instance: Option<&str>,
     flags: &LogFlags,
 ) -> Outcome {
     let client = session.client()?;
-    let mut instances = instances(&client, workload).await?;
+    let mut instances = instances(&client, workload, whose).await?;
     if let Some(wanted) = instance {
         instances
             .retain(|one| text(one, "/name") == Some(wanted) || text(one, "/id") == Some(wanted));
@@ -256,7 +269,7 @@ async fn logs(
     }
     if instances.is_empty() {
         // Says so when there is no such workload either.
-        self::workload(&client, workload).await?;
+        self::workload(&client, workload, whose).await?;
         output::say(format!("workload {workload} has no instances"));
         return Ok(());
     }

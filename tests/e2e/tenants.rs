@@ -111,3 +111,39 @@ fn of_many_who_apply_at_once_no_more_get_in_than_the_quota_allows() {
     let workloads = acme.operator(&["-o", "json", "workload", "ls"]).json();
     assert_eq!(list(&workloads, "").len(), 3);
 }
+
+#[test]
+fn of_two_tenants_workloads_with_one_name_each_is_meant_by_its_tenant() {
+    let acme = Acme::new(&[]);
+    let admin = |args: &[&str]| acme.admin(args);
+    admin(&["tenant", "create", "other"]).ok();
+    let spec = acme.cluster.home.write("web.yaml", "name: web\ntask:\n  command: [/bin/true]\n");
+    let spec = spec.to_str().unwrap();
+    for tenant in ["acme", "other"] {
+        admin(&["workload", "apply", "--no-wait", "--tenant", tenant, "-f", spec]).ok();
+    }
+    let scale = ["workload", "scale", "web", "2", "--no-wait"];
+    admin(&scale).ends(4).says(&["of several tenants", "name the tenant"]);
+    admin(&[&scale[..], &["--tenant", "other"]].concat()).ok();
+    let shown = admin(&["-o", "json", "workload", "ls", "--tenant", "other"]).json();
+    assert_eq!((list(&shown, "").len(), &shown[0]["count"]), (1, &json!(2)));
+    let diff = |tenant| admin(&["workload", "diff", "--tenant", tenant, "-f", spec]).ok().stdout;
+    assert!(diff("other").contains("/count: 2 → 1"), "{}", diff("other"));
+    assert_eq!(diff("acme"), "workload/web is like that\n");
+    admin(&["workload", "diff", "--exit-code", "--tenant", "other", "-f", spec]).ends(1);
+
+    // Errors say what is meant, as JSON too, and what the verb could do.
+    let problem = |args: &[&str], exit: i32| -> serde_json::Value {
+        let out = admin(&[&["-o", "json"], args].concat()).ends(exit);
+        serde_json::from_str(out.stderr.lines().last().unwrap()).unwrap()
+    };
+    let refused = problem(&["workload", "show", "web"], 4);
+    assert_eq!((text(&refused, "/code"), &refused["exitCode"]), ("CONFLICT", &json!(4)));
+    let refused = problem(&["workload", "apply", "-f", "nowhere.yaml"], 3);
+    assert_eq!((refused.get("code"), &refused["exitCode"]), (None, &json!(3)));
+    assert!(text(&problem(&["workload", "aply"], 2), "/detail").contains("'apply'"));
+    let past = ["workload", "show", "web", "--tenant", "acme", "--at", "1"];
+    admin(&past).ends(3).says(&["no workload \"web\" at revision 1"]);
+    let gone = admin(&["tenant", "rm", "nosuch"]).ends(3);
+    assert!(!gone.stderr.contains("tenant create"), "{gone:#?}");
+}

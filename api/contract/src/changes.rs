@@ -309,6 +309,14 @@ fn told(id: &str, versions: &[Version]) -> Result<Vec<Change>> {
     Ok(changes)
 }
 
+/// The fields that differ, as pointers, at most 200 of them.
+#[must_use]
+pub fn differences(before: &Value, after: &Value) -> Vec<Difference> {
+    let mut found = vec![];
+    differ(before, after, &mut String::new(), &mut found);
+    found
+}
+
 fn differ(before: &Value, after: &Value, at: &mut String, found: &mut Vec<Difference>) {
     if before == after || found.len() >= DIFFERENCES_MAX {
         return;
