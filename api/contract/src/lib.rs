@@ -4,6 +4,7 @@
 //! the system only through the ports on its context.
 
 pub mod approvals;
+pub mod audit;
 pub mod changes;
 pub mod command;
 pub mod context;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::command::CommandKind;
 use crate::{
+    audit::RegisteredAuditSink,
     context::{Context, ReconcileContext},
     error::Result,
     id::NodeId,
@@ -52,6 +53,11 @@ pub trait Module: Send + Sync {
 
     /// What it adds by kind (drivers, attestors, sinks …).
     fn extensions(&self) -> Vec<Extension> {
+        vec![]
+    }
+
+    /// The code of its extensions of kind `audit-sink`: one for each.
+    fn audit_sinks(&self) -> Vec<RegisteredAuditSink> {
         vec![]
     }
 

@@ -5,6 +5,7 @@ mod export;
 pub mod key;
 pub mod line;
 pub mod note;
+mod sinks;
 pub mod statement;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use serde::Serialize;
 
 pub use checkpoint::KIND;
 use checkpoint::{CHECKPOINTS, Checkpoints, contradicted, formation};
+pub use sinks::AuditSinks;
 
 const CHAIN_READ: &str = "compute:audit-chain:read";
 

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use palisade_api::ServerModule;
-use palisade_audit::AuditModule;
+use palisade_audit::{AuditModule, AuditSinks};
 use palisade_capacity::CapacityModule;
 use palisade_commands::CommandsModule;
 use palisade_contract::{Module, Registry, Result};
@@ -85,7 +85,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
         Arc::new(AuditModule),
         Arc::new(WorkloadsModule),
     ];
-    modules.extend(more);
+    modules.extend(with_sinks(more));
     let registry = Registry::new(modules)?;
     controllers.bind(&registry);
     iam.bind(&registry);
@@ -94,6 +94,16 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
     quorum.bind(&registry);
     secrets.bind(&registry);
     Ok(Assembled { registry, server })
+}
+
+/// With the module that fills the audit sinks, where any of these has one: behind what is built in (`ORDER-1`).
+fn with_sinks(mut more: Vec<Arc<dyn Module>>) -> Vec<Arc<dyn Module>> {
+    let sinks: Vec<_> = more.iter().flat_map(|module| module.audit_sinks()).collect();
+    if !sinks.is_empty() {
+        let last = more.iter().rposition(|module| ORDER.contains(&module.name()));
+        more.insert(last.map_or(0, |last| last + 1), Arc::new(AuditSinks::new(sinks)));
+    }
+    more
 }
 
 #[cfg(test)]

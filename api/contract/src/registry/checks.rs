@@ -136,7 +136,8 @@ impl Taken {
             let what = format!("extension {name}");
             take(&mut self.extensions, name, module, what)?;
         }
-        Ok(())
+        let audit_sinks = module.audit_sinks().into_iter().map(|sink| (sink.id, sink.version));
+        with_code(module, "audit-sink", &audit_sinks.collect::<Vec<_>>())
     }
 
     fn command_kinds(&mut self, module: &dyn Module) -> Rule {
@@ -256,6 +257,21 @@ impl Taken {
             }
         }
         Ok(())
+    }
+}
+
+/// Each extension of a kind that is code has its code, and all code is an extension's.
+fn with_code(module: &dyn Module, kind: &str, code: &[(&'static str, &'static str)]) -> Rule {
+    let of_kind = module.extensions().into_iter().filter(|one| one.kind == kind);
+    let declared: BTreeSet<_> = of_kind.map(|one| (one.id, one.version)).collect();
+    if let Some((id, version)) = code.iter().find(|one| !declared.contains(one)) {
+        return Err(format!("the code of {kind}:{id}@{version} is none of its extensions'"));
+    }
+    match declared.iter().find(|one| code.iter().filter(|other| other == one).count() != 1) {
+        Some((id, version)) => {
+            Err(format!("extension {kind}:{id}@{version} has no code, or more than one"))
+        }
+        None => Ok(()),
     }
 }
 

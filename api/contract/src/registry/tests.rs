@@ -242,6 +242,11 @@ fn bad_tables() -> Vec<Bad> {
     ]
 }
 
+fn bad_sinks() -> Vec<Bad> {
+    let sink = Fake { extensions: vec![("audit-sink", "x", "1")], ..pets() };
+    vec![(vec![sink], "module pets: extension audit-sink:x@1 has no code, or more than one")]
+}
+
 fn bad_kinds() -> Vec<Bad> {
     let extension =
         |kind, id, version| vec![Fake { extensions: vec![(kind, id, version)], ..pets() }];
@@ -431,7 +436,8 @@ fn bad_methods() -> Vec<Bad> {
 
 #[test]
 fn each_bad_module_is_refused_in_words_that_name_it_and_the_rule() {
-    let all = [bad_names(), bad_tables(), bad_kinds(), bad_catalogs(), bad_methods()].concat();
+    let all = [bad_names(), bad_tables(), bad_kinds(), bad_sinks(), bad_catalogs(), bad_methods()]
+        .concat();
     for (modules, text) in all {
         let Err(refused) = registered(modules) else { panic!("taken, but: {text}") };
         assert_eq!((refused.code, refused.detail.as_str()), (Code::InvalidConfig, text));
