@@ -97,7 +97,8 @@ impl World {
     /// All that could have changed, with its revisions. (When a token was used last is no change of the cluster's.)
     fn state(&self) -> Vec<Value> {
         let lists = ["workloads", "instances", "tenants", "roles", "role-bindings", "principals"];
-        let more = ["join-tokens", "secrets", "nodes", "commands", "events"];
+        let more = ["join-tokens", "secrets", "secret-keys", "nodes", "commands", "approvals"];
+        let more = [&more[..], &["approval-policies", "events"]].concat();
         let all = lists.iter().chain(&more);
         all.flat_map(|list| self.cluster.api.list(0, &format!("/{list}"))).collect()
     }

@@ -15,11 +15,15 @@ use crate::{
     spec::Spec,
 };
 
-/// Tells of each secret that a spec names and that is not there. Those that are belong to what the transaction has read.
+/// Bytes of all secrets in one environment: Linux starts no process with much more (`execve(2)`, a quarter of the stack's limit).
+const SECRETS_MAX: usize = 1024 * 1024;
+
+/// Tells of each secret that a spec names and that is not there, and of more than a process can be given. Those that are belong to what the transaction has read.
 ///
 /// # Errors
 /// `UNSUPPORTED` where there are no secrets at all; a record cannot be read.
 pub fn require(cx: &Context, tx: &mut Tx, spec: &Spec, problems: &mut Problems) -> Result<()> {
+    let mut held = 0;
     for (variable, secret) in spec.task.secrets() {
         let port = cx.ports.secrets.filled().ok_or_else(|| {
             Error::new(Code::Unsupported, "this process knows no secrets: ask a replica")
@@ -31,6 +35,12 @@ pub fn require(cx: &Context, tx: &mut Tx, spec: &Spec, problems: &mut Problems) 
             }
             other => other?,
         }
+        let facts = port.facts(tx.view(), &spec.tenant, secret)?;
+        held += facts.map_or(0, |facts| facts.bytes);
+    }
+    if held > SECRETS_MAX {
+        let message = format!("the secrets in it hold {held} bytes, and {SECRETS_MAX} is the most");
+        problems.add("/task/env", message);
     }
     Ok(())
 }

@@ -20,7 +20,12 @@ struct Vault(Mutex<u32>);
 impl Secrets for Vault {
     fn facts(&self, view: &View, tenant: &str, secret: &SecretRef) -> Result<Option<SecretFacts>> {
         let found = THERE.get(view, &format!("{tenant}/{}", secret.secret))?;
-        let facts = |version| SecretFacts { version, revision: version * 100, bytes: 1 };
+        // As long as its version says.
+        let facts = |version: u64| SecretFacts {
+            version,
+            revision: version * 100,
+            bytes: usize::try_from(version).unwrap(),
+        };
         Ok(found.map(|found| facts(found.value)))
     }
 
@@ -69,6 +74,24 @@ fn users(world: &World, tenant: &str, secret: &str) -> (Vec<String>, usize) {
     let secret = SecretRef { secret: secret.to_owned() };
     let users = world.module.secret_users(&mut tx, tenant, &secret).unwrap();
     (users.by.into_iter().collect(), users.nodes.len())
+}
+
+#[test]
+fn secrets_that_fit_into_no_environment_together_are_refused() {
+    let world = world();
+    put(&world, "/half", 512 * 1024);
+    put(&world, "/byte", 1);
+    let env = |names: &[&str]| {
+        let named = names.iter().map(|name| (format!("OF_{name}"), json!({"secret": name[..4]})));
+        let env: serde_json::Map<String, Value> = named.collect();
+        let mut input = with(web(1), &json!({"task": {"command": ["server"], "env": env}}));
+        input["workload"] = json!("web");
+        world.call("workloads.apply", input)
+    };
+    env(&["half-1", "half-2"]).unwrap();
+    let refused = env(&["half-1", "half-2", "byte"]).unwrap_err();
+    assert_eq!(refused.code, Code::InvalidInput);
+    assert_eq!(refused.problems[0].pointer, "/task/env", "{refused:?}");
 }
 
 #[test]
