@@ -176,11 +176,13 @@ impl Reconciler for Rotation {
             if cx.context.ports.secret_keys.filled().is_none() {
                 return Ok(Run::Done);
             }
+            // Where the last step ended: looking at all from the first in each would cost the square of them.
+            let mut after = String::new();
             for _ in 0..STEPS_MAX {
                 if cx.cancelled.is_cancelled() {
                     break;
                 }
-                match step(cx).await? {
+                match step(cx, &mut after).await? {
                     Step::Went => {}
                     Step::Waits => return Ok(Run::After(LOOK_AGAIN)),
                     Step::Done => return Ok(Run::Done),
@@ -191,7 +193,7 @@ impl Reconciler for Rotation {
     }
 }
 
-async fn step(cx: &ReconcileContext) -> Result<Step> {
+async fn step(cx: &ReconcileContext, after: &mut String) -> Result<Step> {
     let view = cx.view();
     let ring = RingRow::of(&view)?;
     if let Some(pending) = ring.in_state(KeyState::Pending) {
@@ -202,7 +204,7 @@ async fn step(cx: &ReconcileContext) -> Result<Step> {
     }
     let Some(current) = ring.in_state(KeyState::Current) else { return Ok(Step::Done) };
     match ring.in_state(KeyState::Retiring) {
-        Some(retiring) => reseal(cx, &view, retiring, current).await,
+        Some(retiring) => reseal(cx, &view, (retiring, current), after).await,
         None => Ok(Step::Done),
     }
 }
@@ -264,12 +266,13 @@ async fn promote(cx: &ReconcileContext, view: &View, pending: &KeyRow) -> Result
 async fn reseal(
     cx: &ReconcileContext,
     view: &View,
-    retiring: &KeyRow,
-    current: &KeyRow,
+    (retiring, current): (&KeyRow, &KeyRow),
+    after: &mut String,
 ) -> Result<Step> {
     let ring_keys = keys(&cx.context)?;
     let (mut fresh, mut bytes): (Vec<(SecretRow, SecretRow)>, usize) = (vec![], 0);
-    for found in SECRETS.page(view, &[], None) {
+    let is_whole = after.is_empty();
+    for found in SECRETS.behind(view, &after.clone()) {
         let row = found?.1.value;
         if row.key != retiring.id {
             continue;
@@ -283,8 +286,14 @@ async fn reseal(
         let sealed = ring_keys.seal(&current.id, &bound, &plain)?;
         fresh.push((row.clone(), row.with(&current.id, &sealed)));
     }
-    if fresh.is_empty() {
-        return drop_key(cx, retiring).await;
+    match fresh.last() {
+        None if is_whole => return drop_key(cx, retiring).await,
+        // What was set meanwhile may be before that place.
+        None => {
+            after.clear();
+            return Ok(Step::Went);
+        }
+        Some((last, _)) => *after = last.id(),
     }
     cx.commit(|tx| {
         for (before, after) in &fresh {
