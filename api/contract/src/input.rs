@@ -178,9 +178,24 @@ impl Walker<'_> {
                 .add(at, format!("must be one of {}, is {}", strings.join(", "), describe(value)));
             return;
         }
+        if let Some(wanted) = self.types(options, value) {
+            problems.add(at, format!("must be of type {wanted}, is {}", describe(value)));
+            return;
+        }
         for problem in best.unwrap_or_default().found {
             problems.add(problem.pointer, problem.message);
         }
+    }
+
+    /// The types of all options, when there are several and the value is of none of them.
+    fn types(&self, options: &[Value], value: &Value) -> Option<String> {
+        let options: Vec<&Value> = options.iter().map(|option| self.resolve(option)).collect();
+        if options.iter().any(|option| has_type(option, value) || is_secret(option)) {
+            return None;
+        }
+        let types = options.iter().filter_map(|option| option.get("type")?.as_str());
+        let types: Vec<&str> = types.filter(|name| *name != "null").collect();
+        (types.len() > 1).then(|| types.join(" or "))
     }
 
     fn object(

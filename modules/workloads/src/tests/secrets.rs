@@ -110,6 +110,10 @@ fn a_secret_that_is_not_there_is_refused_where_it_is_named() {
     let method = world.module.methods().into_iter().find(|m| m.full_name() == "workloads.apply");
     let refused = (method.unwrap().validate)(&input).unwrap_err();
     assert_eq!(refused.problems[0].pointer, "/task/env/DB~1URL/secret");
+    input["task"]["env"]["DB/URL"] = json!(5);
+    let method = world.module.methods().into_iter().find(|m| m.full_name() == "workloads.apply");
+    let refused = (method.unwrap().validate)(&input).unwrap_err();
+    assert_eq!(refused.problems[0].message, "must be of type string or object, is 5");
     put(&world, "acme/db", 1);
     world.apply(secretive("web", "acme", "db"));
 }
