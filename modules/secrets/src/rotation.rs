@@ -271,6 +271,7 @@ async fn reseal(
 ) -> Result<Step> {
     let ring_keys = keys(&cx.context)?;
     let (mut fresh, mut bytes): (Vec<(SecretRow, SecretRow)>, usize) = (vec![], 0);
+    let mut closed = None;
     let is_whole = after.is_empty();
     for found in SECRETS.behind(view, &after.clone()) {
         let row = found?.1.value;
@@ -280,20 +281,38 @@ async fn reseal(
         if fresh.len() == STEP_MAX || (!fresh.is_empty() && bytes + row.bytes > STEP_BYTES_MAX) {
             break;
         }
+        let bound = row.bound_to(view, &row.key);
+        let opened = row.sealed().and_then(|sealed| ring_keys.open(&row.key, &bound, &sealed));
+        let plain = match opened {
+            Ok(plain) => plain,
+            // It holds up the key, but none of the others.
+            Err(error) if error.code == Code::Internal => {
+                closed.get_or_insert((row.id(), error));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         bytes += row.bytes;
-        let plain = ring_keys.open(&row.key, &row.bound_to(view, &row.key), &row.sealed()?)?;
         let bound = row.bound_to(view, &current.id);
         let sealed = ring_keys.seal(&current.id, &bound, &plain)?;
         fresh.push((row.clone(), row.with(&current.id, &sealed)));
     }
-    match fresh.last() {
-        None if is_whole => return drop_key(cx, retiring).await,
+    match (fresh.last(), closed) {
+        (None, Some((id, error))) if is_whole => {
+            let key = &retiring.id;
+            let detail = format!(
+                "secret {id} is not what was sealed with key {key}, which stays: {}",
+                error.detail
+            );
+            return Err(Error { detail, ..error }.hint("set it anew, or remove it"));
+        }
+        (None, None) if is_whole => return drop_key(cx, retiring).await,
         // What was set meanwhile may be before that place.
-        None => {
+        (None, _) => {
             after.clear();
             return Ok(Step::Went);
         }
-        Some((last, _)) => *after = last.id(),
+        (Some((last, _)), _) => *after = last.id(),
     }
     cx.commit(|tx| {
         for (before, after) in &fresh {

@@ -27,7 +27,7 @@ use crate::{
     keyring::{Ask, KeyRing, file_name},
     lose_keys,
     port::Port,
-    records::{RingRow, SECRETS, SecretRow},
+    records::{RingRow, SECRETS, SecretRow, sealed_with},
     rotation::KEYS_KIND,
 };
 
@@ -353,6 +353,30 @@ fn a_rotation_that_is_cut_off_anywhere_goes_on_and_leaves_what_was_set_meanwhile
         }
         assert!(!place.all().contains("canary"));
     }
+}
+
+#[test]
+fn one_that_cannot_be_opened_holds_up_its_key_and_no_other_secret() {
+    let place = Place::new();
+    for name in ["a", "b", "c"] {
+        place.set("", name, CANARY);
+    }
+    let old = place.ring().keys[0].id.clone();
+    place.bench.commit(|tx| {
+        let found = tx.scan(&SECRETS, b"")?;
+        let (key, mut row) = found.into_iter().find(|(_, row)| row.name == "a").unwrap();
+        row.sealed = "AAAA".to_owned();
+        Ok(tx.put(&SECRETS, &key, &row)?)
+    });
+    place.call("secretKeys.rotate", &json!({}), None).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| place.settle())).is_err(), "it is said");
+    assert_eq!(place.states(), [KeyState::Retiring, KeyState::Current]);
+    let left = sealed_with(&place.bench.view()).unwrap();
+    assert_eq!(left.get(&old), Some(&1), "the others are sealed anew");
+    place.set("", "a", "another");
+    place.bench.advance(60_000);
+    place.settle();
+    assert_eq!(place.states(), [KeyState::Dropped, KeyState::Current]);
 }
 
 #[test]

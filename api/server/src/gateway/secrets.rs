@@ -14,6 +14,9 @@ use palisade_state::View;
 /// What one agent may have asked for and not been answered yet; it asks again for the rest.
 const WANTED_MAX: usize = 1024;
 
+/// Bytes of a name or a tenant: no secret is called by a longer one.
+const NAME_BYTES_MAX: usize = 63;
+
 /// What an agent waits for: names, never what they hold.
 #[derive(Debug, Default)]
 pub(super) struct Wanted(BTreeSet<(String, String, u64)>);
@@ -21,7 +24,8 @@ pub(super) struct Wanted(BTreeSet<(String, String, u64)>);
 impl Wanted {
     pub(super) fn ask(&mut self, wanted: SecretsWanted) {
         let room = WANTED_MAX.saturating_sub(self.0.len());
-        let asked = wanted.secrets.into_iter().take(room);
+        let is_name = |one: &SecretUse| one.name.len().max(one.tenant.len()) <= NAME_BYTES_MAX;
+        let asked = wanted.secrets.into_iter().filter(is_name).take(room);
         self.0.extend(asked.map(|one| (one.tenant, one.name, one.revision)));
     }
 
@@ -67,4 +71,24 @@ fn open(ports: &Ports, view: &View, node: &NodeId, asked: &SecretUse) -> Result<
     }
     let secret = SecretRef { secret: asked.name.clone() };
     ports.secrets.get()?.open(view, &asked.tenant, &secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_secret_can_be_called_is_not_looked_for() {
+        let one = |tenant: &str, name: &str| SecretUse {
+            tenant: tenant.to_owned(),
+            name: name.to_owned(),
+            revision: 1,
+        };
+        let mut wanted = Wanted::default();
+        let long = "x".repeat(NAME_BYTES_MAX + 1);
+        wanted
+            .ask(SecretsWanted { secrets: vec![one("", &long), one(&long, "db"), one("", "db")] });
+        assert_eq!(wanted.next().map(|one| one.name), Some("db".to_owned()));
+        assert!(wanted.is_empty());
+    }
 }
