@@ -16,11 +16,12 @@ use crate::{
     life::{NewFile, encode, flush, io_error, write, write_dir},
     limits_config::LimitsConfig,
     output::{Exit, Failure, Outcome},
+    pki_files,
     replica_dir::{HistoryConfig, MemberConfig, ReplicaConfig, ReplicaDir},
 };
 
 /// What the replicas of a cluster hold alike, by file name below `pki/`; beside these, the keys of secrets.
-const SHARED: [&str; 2] = ["ca.key", "backup.key"];
+const SHARED: [&str; 3] = ["ca.pem", "ca.key", "backup.key"];
 
 /// What the cluster said about the replica that may join.
 pub(crate) struct Enrolled {
@@ -138,7 +139,8 @@ pub(crate) fn listening(text: &str) -> Result<NewReplica, String> {
 }
 
 fn vault(dir: &ReplicaDir) -> Vault {
-    let paths = SHARED.map(|name| (name, dir.pki(name)));
+    let names = SHARED.into_iter().chain(pki_files::NEXT);
+    let paths: Vec<_> = names.map(|name| (name, dir.pki(name))).collect();
     let pki = dir.path.join("pki");
     std::sync::Arc::new(move || {
         let mut found = keyring::files_in(&pki)?;
@@ -194,6 +196,7 @@ pub(crate) async fn first_steps(dir: &ReplicaDir, rt: Rt, neighbours: &Neighbour
     let is_known = |name: &str| SHARED.contains(&name) || keyring::id_in(name).is_some();
     let mut secrets: Vec<_> = secrets.into_iter().filter(|(name, _)| is_known(name)).collect();
     secrets.sort_by_key(|(name, _)| name == "ca.key");
+    check_pair(&secrets)?;
     for (name, content) in &secrets {
         let path = dir.pki(name);
         write_secret(&path, content)
@@ -204,6 +207,21 @@ pub(crate) async fn first_steps(dir: &ReplicaDir, rt: Rt, neighbours: &Neighbour
     }
     tracing::info!(replica = %dir.identity.replica, "the cluster let this replica in");
     Ok(())
+}
+
+/// Whether the CA's certificate and key are of one CA: they may be read while they are being replaced.
+fn check_pair(secrets: &[(String, Vec<u8>)]) -> Outcome {
+    let text = |wanted: &str| {
+        let found = secrets.iter().find(|(name, _)| name == wanted);
+        found.and_then(|(_, content)| std::str::from_utf8(content).ok())
+    };
+    // A release before this one gives no certificate along.
+    let (Some(cert), Some(key)) = (text("ca.pem"), text("ca.key")) else { return Ok(()) };
+    match palisade_api::pki::Authority::from_pem(cert, key) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Failure::caused("the cluster's CA is being replaced just now", &error)
+            .hint("start this replica again")),
+    }
 }
 
 /// Writes a file durably under its name, or not at all.

@@ -14,6 +14,7 @@ pub mod limits_config;
 pub mod log;
 mod members;
 pub mod output;
+mod pki_files;
 pub mod recovery;
 pub mod replica_dir;
 pub mod secret;

@@ -12,13 +12,12 @@ use std::{
 use futures::FutureExt;
 use palisade_api::{
     ApiOptions, ApiServer, GatewayOptions,
-    pki::{Authority, Identity as Certificate},
+    pki::{Authority, Identity as Certificate, Material},
 };
 use palisade_audit::key::ClusterSeal;
 use palisade_contract::{Context, Running};
 use palisade_raft::{
-    IdentityError, LogSizes, Member, Neighbours, PeerTls, Replica, ReplicaOptions, StartError,
-    TokioRuntime,
+    IdentityError, LogSizes, Member, Neighbours, Replica, ReplicaOptions, StartError, TokioRuntime,
     backup::BackupKey,
     disk::{DirLock, StdFiles},
 };
@@ -33,11 +32,13 @@ use crate::{
     join,
     members::ReplicaMembers,
     output::{Exit, Failure, Outcome, failure::chain},
+    pki_files,
     recovery::Source,
     replica_dir::{DirError, ReplicaDir},
 };
 
 mod certificate;
+mod keeper;
 #[cfg(debug_assertions)]
 mod rehearsal;
 #[cfg(test)]
@@ -134,13 +135,13 @@ pub async fn run(options: ServeOptions, stop: impl Future<Output = ()> + Send) -
             let_in = let_in => let_in?,
         }
     }
-    let (authority, mut certificate) = load_pki(&dir)?;
-    let assembled = assemble(&options.builder, &dir, &authority)?;
-    let replica =
-        start_replica(&dir, &authority, &certificate, &island, neighbours.clone()).await?;
-    certificate::keep_current(&dir, &authority, &mut certificate, &replica, &neighbours)?;
-    let result =
-        with_replica(assembled, &dir, (authority, certificate), rt, replica.clone(), stop).await;
+    let mut material = load_pki(&dir)?;
+    let source = Source::new(&dir, &material.authority);
+    let assembled = assemble(&options.builder, &dir, &source)?;
+    let replica = start_replica(&dir, &material, &island, neighbours.clone()).await?;
+    certificate::keep_current(&dir, &mut material, &replica, &neighbours)?;
+    let pki = Pki { material, source, neighbours };
+    let result = with_replica(assembled, &dir, pki, rt, replica.clone(), stop).await;
     let stopping = replica.clone();
     let stopped = island.handle.spawn(async move { stopping.shutdown().await }).await;
     if stopped.is_err() {
@@ -159,11 +160,11 @@ fn refused(what: &str, error: &palisade_contract::Error) -> Failure {
 }
 
 /// The modules of this replica.
-fn assemble(builder: &Builder, dir: &ReplicaDir, authority: &Authority) -> Outcome<Assembled> {
+fn assemble(builder: &Builder, dir: &ReplicaDir, source: &Source) -> Outcome<Assembled> {
     let settings = Settings {
         bootstrap: dir.bootstrap.clone().map(Into::into),
         node_lost: Duration::from_millis(dir.config.node_lost_ms),
-        backups: Some(Source::new(dir, authority)),
+        backups: Some(source.clone()),
     };
     builder.assemble(settings).map_err(|error| refused("cannot put the modules together", &error))
 }
@@ -195,29 +196,32 @@ fn repairable(dir: &Path, failure: Failure) -> Failure {
     ))
 }
 
-fn load_pki(dir: &ReplicaDir) -> Outcome<(Arc<Authority>, Certificate)> {
+/// What a replica serves with, and what follows when that is replaced.
+struct Pki {
+    material: Material,
+    source: Source,
+    neighbours: Neighbours,
+}
+
+fn load_pki(dir: &ReplicaDir) -> Outcome<Material> {
+    pki_files::settle(dir)?;
     let authority = Authority::load(&dir.pki("ca.pem"), &dir.pki("ca.key"))
         .map_err(|error| repairable(&dir.path, failed("cannot use the cluster's CA", &error)))?;
     let certificate = Certificate::load(&dir.pki("replica.pem"), &dir.pki("replica.key"));
     let certificate = certificate.map_err(|error| {
         repairable(&dir.path, failed("cannot use the replica's certificate", &error))
     })?;
-    Ok((Arc::new(authority), certificate))
+    pki_files::beside(dir, Material::new(Arc::new(authority), certificate))
 }
 
 async fn start_replica(
     dir: &ReplicaDir,
-    authority: &Authority,
-    certificate: &Certificate,
+    material: &Material,
     island: &Island,
     neighbours: Neighbours,
 ) -> Outcome<Arc<Replica>> {
     dir.member().map_err(|error| failed("cannot start", &error))?;
-    let tls = PeerTls {
-        ca_der: vec![authority.cert_der().clone()],
-        chain_der: certificate.chain.clone(),
-        key_der: certificate.key.clone_key(),
-    };
+    let tls = keeper::peer_tls(material);
     let rt: Rt = Arc::new(TokioRuntime::new(island.handle.clone()));
     let mut options =
         ReplicaOptions::new(dir.data(), dir.identity.clone(), dir.config.peer_listen, tls, rt);
@@ -251,7 +255,7 @@ async fn start_replica(
 async fn with_replica(
     assembled: Assembled,
     dir: &ReplicaDir,
-    pki: (Arc<Authority>, Certificate),
+    pki: Pki,
     rt: Rt,
     replica: Arc<Replica>,
     stop: impl Future<Output = ()> + Send,
@@ -263,13 +267,15 @@ async fn with_replica(
     let keys = crate::secret_keys::of(dir, &replica);
     let keys = keys.map_err(|error| failed("cannot read the keys of secrets in pki/", &error))?;
     let filled = filled.and_then(|()| context.ports.secret_keys.fill(Arc::new(keys)));
-    let seal = ClusterSeal::derive(&pki.0.key_der(), pki.0.lineage());
+    let authority = &pki.material.authority;
+    let seal = ClusterSeal::derive(&authority.key_der(), authority.lineage());
     let seal = seal.map_err(|error| failed("cannot start", &error))?;
-    let filled = filled.and_then(|()| context.ports.seal.fill(Arc::new(seal)));
+    let seal = Arc::new(keeper::LiveSeal::new(seal));
+    let filled = filled.and_then(|()| context.ports.seal.fill(seal.clone()));
     filled.map_err(|error| refused("cannot put the ports together", &error))?;
     let running = Running::start(&assembled.registry, &context).await;
     let running = running.map_err(|error| refused("cannot start the modules", &error))?;
-    let result = with_modules(assembled, dir, pki, context, replica, stop).await;
+    let result = with_modules(assembled, dir, (pki, seal), context, replica, stop).await;
     // `MOD-1`: however far it came.
     running.stop().await;
     result
@@ -279,7 +285,7 @@ async fn with_replica(
 async fn with_modules(
     Assembled { registry, server }: Assembled,
     dir: &ReplicaDir,
-    (authority, identity): (Arc<Authority>, Certificate),
+    (pki, seal): (Pki, Arc<keeper::LiveSeal>),
     context: Context,
     replica: Arc<Replica>,
     stop: impl Future<Output = ()> + Send,
@@ -292,8 +298,8 @@ async fn with_modules(
     replica.metrics().register(&mut metrics);
     let api = ApiServer::start(ApiOptions {
         listen: dir.config.api_listen.to_string(),
-        authority,
-        identity,
+        authority: pki.material.authority.clone(),
+        identity: pki.material.identity.clone(),
         registry: registry.clone(),
         server_module: server,
         context: context.clone(),
@@ -306,6 +312,11 @@ async fn with_modules(
     })
     .await
     .map_err(|error| failed("cannot serve the API", &error))?;
+    let live = api.live().clone();
+    let unusable = |error| failed("cannot use the replica's certificates", &error);
+    live.replace(pki.material).map_err(unusable)?;
+    let moving = (pki.neighbours, live);
+    let keeper = keeper::Keeper::new(dir, &context, &replica, moving, (seal, pki.source));
     // `JOIN-2`
     let members: Option<Vec<Member>> =
         (!dir.is_joined()).then(|| dir.config.members.iter().map(Into::into).collect());
@@ -325,9 +336,11 @@ async fn with_modules(
             tracing::info!(replica = %replica.replica(), "the replica is ready");
             open.store(true, Ordering::Release);
             let workers = Workers::start(&context, &registry);
+            let mut keeping = Box::pin(keeper.run().fuse());
             let result = futures::select_biased! {
                 () = stop => Ok(()),
                 why = fault => Err(why),
+                never = keeping => match never {},
             };
             tracing::info!("stopping");
             // Agents first: a replica without workers keeps no session.

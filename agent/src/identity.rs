@@ -11,7 +11,10 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::{
+    extensions::ParsedExtension,
+    prelude::{FromDer, X509Certificate},
+};
 
 use crate::{config::Layout, durable};
 
@@ -103,6 +106,22 @@ pub struct Validity {
     pub not_after_s: i64,
 }
 
+/// The key identifiers of a certificate and of its issuer.
+fn key_ids(der: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (_, parsed) = X509Certificate::from_der(der).ok()?;
+    let (mut own, mut issuer) = (vec![], vec![]);
+    for extension in parsed.extensions() {
+        match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(id) => own = id.0.to_vec(),
+            ParsedExtension::AuthorityKeyIdentifier(id) => {
+                issuer = id.key_identifier.as_ref().map(|id| id.0.to_vec()).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    Some((own, issuer))
+}
+
 impl Identity {
     /// Puts a grant and the key it was asked with together.
     ///
@@ -163,6 +182,18 @@ impl Identity {
             self.ca = ca;
         }
         changed
+    }
+
+    /// Whether its certificate is of the first of the authorities that it trusts, which is the one that issues. One that
+    /// names no issuer counts as such.
+    pub(crate) fn is_of_the_issuing(&self) -> bool {
+        let leaf = self.chain.first().and_then(|leaf| STANDARD.decode(leaf).ok());
+        let ca = self.ca.first().and_then(|ca| STANDARD.decode(ca).ok());
+        let (Some(leaf), Some(ca)) = (leaf, ca) else { return true };
+        let (Some((_, issuer)), Some((own, _))) = (key_ids(&leaf), key_ids(&ca)) else {
+            return true;
+        };
+        issuer.is_empty() || own.is_empty() || issuer == own
     }
 
     /// The identity in `data_dir`, or `None` before a join.

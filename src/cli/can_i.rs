@@ -21,11 +21,19 @@ pub(super) struct CanI {
 }
 
 /// Areas that have no plural.
-const SINGULAR: [&str; 6] = ["audit", "auth", "cluster", "system", "trust", "version"];
+const SINGULAR: [&str; 7] = ["audit", "auth", "cluster", "pki", "system", "trust", "version"];
 
 /// Areas whose things are removed by whoever may write them.
-const WRITTEN: [&str; 7] =
-    ["api-tokens", "cluster", "join-tokens", "principals", "role-bindings", "roles", "tenants"];
+const WRITTEN: [&str; 8] = [
+    "api-tokens",
+    "cluster",
+    "join-tokens",
+    "pki",
+    "principals",
+    "role-bindings",
+    "roles",
+    "tenants",
+];
 
 /// What authorization calls the things that the command line calls otherwise.
 fn area(kind: &str) -> String {
@@ -49,7 +57,7 @@ fn action(verb: &str, area: &str) -> String {
         "rm" | "delete" => "remove",
         "apply" | "create" | "update" | "start" | "stop" | "restart" | "cordon" | "uncordon"
         | "drain" | "add" | "transfer-leader" | "set-address" | "disable" | "enable"
-        | "set-quota" | "suspend" | "resume" => "write",
+        | "set-quota" | "suspend" | "resume" | "rotate" | "advance" | "abort" => "write",
         other => other,
     };
     format!("compute:{area}:{word}")

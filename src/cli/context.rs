@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 
 use super::Global;
 use crate::{
+    client::{BASE, Call},
     context_file::{Context as Stored, Contexts},
-    output::{self, Exit, Failure, Format, Outcome, Table, View, cell},
+    output::{self, Exit, Failure, Format, Outcome, Table, View, cell, text},
 };
 
 /// Flags of `context`.
@@ -31,7 +32,7 @@ enum Verb {
         /// Its name [default: the one in use]
         name: Option<String>,
     },
-    /// Ask the cluster in use where its replicas are now, and keep that
+    /// Ask the cluster in use where its replicas are now and which CA to trust, and keep that
     Refresh,
     /// Forget a context and its token
     #[command(visible_alias = "remove")]
@@ -71,7 +72,8 @@ impl Context {
                     return Err(crate::context_file::ContextError::NoneChosen { path }.into());
                 };
                 let mut context = contexts.named(&name, &path)?.clone();
-                context.addrs = super::small_runtime()?.block_on(addrs(global))?;
+                (context.addrs, context.ca_pem) =
+                    super::small_runtime()?.block_on(refreshed(global))?;
                 contexts.put(context);
                 contexts.save(&path)?;
                 say_done(global, &name, "refreshed")
@@ -89,8 +91,8 @@ impl Context {
     }
 }
 
-/// Where the replicas of the cluster are, as it says itself.
-async fn addrs(global: &Global) -> Outcome<Vec<String>> {
+/// Where the replicas of the cluster are and whom to trust, as it says itself to who trusts it already.
+async fn refreshed(global: &Global) -> Outcome<(Vec<String>, String)> {
     let client = super::Session::new(global.clone()).client()?;
     let status = super::cluster::status(&client, false).await?;
     let members = status.get("members").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -104,7 +106,11 @@ async fn addrs(global: &Global) -> Outcome<Vec<String>> {
     if addrs.is_empty() {
         return Err(Failure::new(Exit::Error, "the cluster named no replica's address"));
     }
-    Ok(addrs)
+    let trust = client.call(Call::get(format!("{BASE}/cluster/trust"))).await?.body;
+    match text(&trust, "/caPem") {
+        None | Some("") => Err(Failure::new(Exit::Error, "the cluster named no CA")),
+        Some(ca_pem) => Ok((addrs, ca_pem.to_owned())),
+    }
 }
 
 fn say_done(global: &Global, name: &str, done: &str) -> Outcome {

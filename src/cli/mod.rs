@@ -22,6 +22,7 @@ mod init;
 mod instance;
 mod logs;
 mod node;
+mod pki;
 mod principal;
 mod role;
 mod secret;
@@ -171,6 +172,8 @@ enum Noun {
     Secret(secret::Secret),
     /// The control plane itself
     Cluster(cluster::Cluster),
+    /// Its certificates: the CA, who has what, and what is refused
+    Pki(pki::Pki),
     /// What happened
     #[command(visible_alias = "events")]
     Event(event::Event),
@@ -315,6 +318,7 @@ async fn ask(noun: Noun, session: &Session) -> Outcome {
         Noun::Approval(approval) => approval.run(session).await,
         Noun::Secret(secret) => secret.run(session).await,
         Noun::Cluster(cluster) => cluster.run(session).await,
+        Noun::Pki(pki) => pki.run(session).await,
         Noun::Event(event) => event.run(session).await,
         Noun::Audit(audit) => audit.run(session).await,
         Noun::History(history) => history.run(session).await,

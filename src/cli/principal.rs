@@ -183,7 +183,7 @@ impl Enrol {
 }
 
 /// The SHA-256 of the key of the first certificate in a file.
-fn key_of(file: &std::path::Path) -> Outcome<String> {
+pub(super) fn key_of(file: &std::path::Path) -> Outcome<String> {
     let refused = |error: &pki::PkiError| {
         Failure::caused(format!("{} holds no certificate", file.display()), error)
             .hint("give a PEM file that begins with the client's own certificate")

@@ -24,7 +24,9 @@ use crate::{
     context_file::{Context, Secret},
     edge,
     init::{InitError, NewReplica, check, claim, new_id},
+    join::write_secret,
     life::{Life, write_replicas},
+    pki_files::NEXT,
     secret::{NewSecret, token_id},
 };
 
@@ -126,7 +128,8 @@ pub enum RestoreError {
     Keep(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// The CA, the backup key and the keys of secrets of the new cluster. A fork gets none of the old ones.
+/// The CA, the backup key, and the keys of secrets and of a CA that is to replace it, of the new cluster. A fork gets none
+/// of the old ones.
 fn keys(
     options: &RestoreOptions,
     reader: &BackupReader,
@@ -139,8 +142,9 @@ fn keys(
     let file = options.key.as_deref().ok_or(RestoreError::NoKey)?;
     let key = BackupKey::load(file)?;
     let ca_key = reader.ca_key(&key, file)?;
-    let secret_keys = reader.secret_keys(&key, file)?;
-    Ok((Authority::from_pem(&reader.info().head.ca_pem, &ca_key)?, key, secret_keys))
+    let mut files = reader.secret_keys(&key, file)?;
+    files.extend(reader.next_ca(&key, file)?);
+    Ok((Authority::from_pem(&reader.info().head.ca_pem, &ca_key)?, key, files))
 }
 
 /// Makes the directories of a new cluster's replicas from a backup. `keep` keeps the way in, whose token is nowhere else;
@@ -163,7 +167,7 @@ pub fn restore<E: std::error::Error + Send + Sync + 'static>(
         return Err(RestoreError::Epoch { given: epoch, backup: head.epoch });
     }
     let lineage = if options.fork { new_id("ln") } else { head.lineage };
-    let (authority, backup_key, secret_keys) = keys(options, &reader, &lineage)?;
+    let (authority, backup_key, files) = keys(options, &reader, &lineage)?;
     let cluster = new_id("cl");
     let formation = Formation { cluster: cluster.clone(), lineage: lineage.clone(), epoch };
     let mut reborn = Reborn::new(reader.load()?, formation);
@@ -183,7 +187,7 @@ pub fn restore<E: std::error::Error + Send + Sync + 'static>(
         heartbeat_ms: options.heartbeat_ms,
         node_lost_ms: options.node_lost_ms,
     };
-    let replicas = write(&options.dir, &life, &reborn, (head.term, &secret_keys))?;
+    let replicas = write(&options.dir, &life, &reborn, (head.term, &files))?;
     let context = Context {
         name: options.context.clone(),
         addrs: options
@@ -225,6 +229,7 @@ fn first_entry(
     let view = reborn.view();
     let mut tx = Tx::new(view.clone());
     put_admin(&mut tx, admin, "restore", "restore").map_err(RestoreError::First)?;
+    palisade_pki::forget_replicas(&mut tx).map_err(RestoreError::First)?;
     if is_fork {
         palisade_secrets::lose_keys(&mut tx).map_err(RestoreError::First)?;
     }
@@ -245,16 +250,20 @@ fn write(
     dir: &Path,
     life: &Life<'_>,
     reborn: &Reborn,
-    (term, secret_keys): (u64, &Files),
+    (term, files): (u64, &Files),
 ) -> Result<Vec<PathBuf>, InitError> {
     let members: Vec<Member> =
         life.replicas.iter().map(|replica| (&replica.member()).into()).collect();
     let view = reborn.view();
     let written = write_replicas(dir, life, edge::wall_ms(), |path, identity| {
         let pki = path.join("pki");
-        for (name, content) in secret_keys {
-            keyring::write(&pki, name, content)
-                .map_err(|source| OfflineError::Dir { dir: pki.clone(), source })?;
+        for (name, content) in files {
+            let written = if NEXT.contains(&name.as_str()) {
+                write_secret(&pki.join(name), content)
+            } else {
+                keyring::write(&pki, name, content).map(drop)
+            };
+            written.map_err(|source| OfflineError::Dir { dir: pki.clone(), source })?;
         }
         seed(&path.join("data"), identity, &view, term, &members)
     });

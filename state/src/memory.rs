@@ -25,13 +25,15 @@ struct Inner {
     machine: Machine,
     term: u64,
     delta_ms: u64,
+    voters: Vec<ReplicaId>,
 }
 
 impl Default for MemoryStore {
     fn default() -> Self {
         let machine = Machine::default();
         let published = machine.published();
-        let store = Self { inner: Mutex::new(Inner { machine, term: 1, delta_ms: 0 }), published };
+        let inner = Inner { machine, term: 1, delta_ms: 0, voters: vec![ReplicaId(1)] };
+        let store = Self { inner: Mutex::new(inner), published };
         let form = Form { cluster: "memory".into(), lineage: "memory".into(), epoch: 0 };
         let formed = store.apply(Kind::Form(form).into());
         debug_assert!(formed.is_ok_and(|outcome| outcome.is_applied()));
@@ -53,6 +55,11 @@ impl MemoryStore {
                 return;
             }
         }
+    }
+
+    /// Says that these are the cluster's voters, although there is one of them here.
+    pub fn set_voters(&self, ids: &[u64]) {
+        self.lock().voters = ids.iter().copied().map(ReplicaId).collect();
     }
 
     /// Begins a new term.
@@ -130,16 +137,16 @@ impl Store for MemoryStore {
     fn status(&self) -> ClusterStatus {
         let view = self.view();
         let applied = view.applied();
-        let member = MemberStatus {
-            id: ReplicaId(1),
+        let member = |id: ReplicaId| MemberStatus {
+            id,
             peer_addr: String::new(),
             api_addr: String::new(),
             voter: true,
-            leader: true,
+            leader: id == ReplicaId(1),
             matched_index: Some(applied.index),
             lag: Some(0),
             last_ack_ms: Some(0),
-            drained: crate::roster::is_drained(&view, ReplicaId(1)),
+            drained: crate::roster::is_drained(&view, id),
             phase: None,
             version: None,
             format_max: None,
@@ -156,7 +163,7 @@ impl Store for MemoryStore {
             applied_index: applied.index,
             snapshot_index: None,
             state: "leader".into(),
-            members: vec![member],
+            members: self.lock().voters.iter().copied().map(member).collect(),
             fault: None,
             format: view.format(),
             warnings: vec![],

@@ -24,6 +24,7 @@ mod golden;
 mod kills;
 mod limits;
 mod membership;
+mod pki;
 mod principals;
 mod privileges;
 mod recovery;

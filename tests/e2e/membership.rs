@@ -19,8 +19,8 @@ use crate::support::{
 };
 
 /// A replica that joins.
-struct Newcomer {
-    dir: PathBuf,
+pub(crate) struct Newcomer {
+    pub(crate) dir: PathBuf,
     id: u64,
     addr: String,
     child: Option<Child>,
@@ -28,7 +28,7 @@ struct Newcomer {
 
 impl Newcomer {
     /// Makes its directory.
-    fn enrol(all: &Replicas, name: &str, more: &[&str]) -> Self {
+    pub(crate) fn enrol(all: &Replicas, name: &str, more: &[&str]) -> Self {
         let (peer, api) = all.spare_ports();
         let advertise = format!("127.0.0.1:{peer},{api}");
         let mut args = vec!["-o", "json", "cluster", "join", name, "--advertise", &advertise];
@@ -43,7 +43,7 @@ impl Newcomer {
         std::fs::read_to_string(self.dir.with_extension("log")).unwrap_or_default()
     }
 
-    fn serve(&mut self, all: &Replicas) {
+    pub(crate) fn serve(&mut self, all: &Replicas) {
         let log = std::fs::File::create(self.dir.with_extension("log")).unwrap();
         let dir = self.dir.to_str().unwrap();
         let mut command = all.home.command(&["serve", "--stop-with-stdin", "--dir", dir]);
@@ -53,7 +53,7 @@ impl Newcomer {
 
     /// Waits until every replica that runs knows it as a voter.
     #[track_caller]
-    fn votes(&mut self, all: &Replicas) {
+    pub(crate) fn votes(&mut self, all: &Replicas) {
         until("a new voter", || {
             let child = self.child.as_mut().expect("it runs");
             assert!(child.try_wait().unwrap().is_none(), "it ended:\n{}", self.log());

@@ -186,7 +186,7 @@ impl Session {
         };
         tracing::info!(server, session = %welcome.session_id, "session open");
         servers.opened();
-        self.welcome(&welcome, servers);
+        self.welcome(&welcome, servers, renewal);
         self.engine.attach(link.control.clone()).await;
         self.commands.attach(link.control.clone(), epoch).await;
         let interval_ms = match welcome.heartbeat_interval_ms {
@@ -213,7 +213,7 @@ impl Session {
     }
 
     /// Servers and authorities of a welcome replace what the agent knew.
-    fn welcome(&mut self, welcome: &Welcome, servers: &mut Servers) {
+    fn welcome(&mut self, welcome: &Welcome, servers: &mut Servers, renewal: &mut Renewal) {
         let mut changed = self.identity.trust(&welcome.ca_der);
         if !welcome.servers.is_empty() && welcome.servers != self.identity.servers {
             self.identity.servers.clone_from(&welcome.servers);
@@ -222,6 +222,9 @@ impl Session {
         }
         if changed {
             self.save();
+        }
+        if !self.identity.is_of_the_issuing() {
+            renewal.soon(self.rt.as_ref());
         }
     }
 
@@ -286,7 +289,9 @@ impl Session {
                         Some(down::Msg::CommandTaken(taken)) => self.commands.taken(taken).await,
                         Some(down::Msg::Goodbye(goodbye)) => return End::Goodbye(goodbye),
                         // The replicas are others by now.
-                        Some(down::Msg::Welcome(welcome)) => self.welcome(&welcome, servers),
+                        Some(down::Msg::Welcome(welcome)) => {
+                            self.welcome(&welcome, servers, renewal)
+                        }
                         // An unknown message is of a later version, and is not for us.
                         Some(down::Msg::HeartbeatAck(_)) | None => {}
                     }

@@ -9,6 +9,8 @@ use crate::{
 };
 
 const AGAIN: Duration = Duration::from_secs(60);
+/// Within so much time all nodes renew when another CA issues.
+const SOON_MS: u64 = 30_000;
 const LOOK_MAX: Duration = Duration::from_secs(600);
 
 /// The next renewal.
@@ -34,6 +36,11 @@ impl Renewal {
             not_before: Duration::ZERO,
             purpose: format!("{}/{}", identity.node_id, validity.not_after_s),
         }
+    }
+
+    /// Another CA issues by now: it is due within half a minute, at a point that is another one for each node.
+    pub(super) fn soon(&mut self, rt: &dyn Runtime) {
+        self.at_ms = self.at_ms.min(rt.wall_ms() + rt.random() % SOON_MS);
     }
 
     pub(super) fn due(&self, rt: &dyn Runtime) -> bool {

@@ -19,6 +19,7 @@ pub mod module;
 pub mod node;
 pub mod node_spec;
 pub mod past;
+pub mod pki;
 pub mod ports;
 pub mod registry;
 pub mod secrets;

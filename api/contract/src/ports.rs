@@ -21,6 +21,7 @@ use crate::{
     method::{ByteStream, Resource},
     node::{HostFacts, Node},
     past::{History, Seal},
+    pki::Certificates,
     secrets::{SecretKeys, Secrets},
     tenants::Tenants,
 };
@@ -54,6 +55,8 @@ pub struct Ports {
     pub tenants: Port<dyn Tenants>,
     /// Filled by quorum.
     pub approvals: Port<dyn Approvals>,
+    /// Filled by pki.
+    pub certificates: Port<dyn Certificates>,
 }
 
 /// A slot for one port.
@@ -125,6 +128,13 @@ pub trait Nodes: Send + Sync {
     /// # Errors
     /// A record cannot be read.
     fn find(&self, view: &View, id_or_name: &str) -> Result<Option<Node>>;
+
+    /// As [`Nodes::find`], read through the transaction: what is written because of the answer is not applied once the
+    /// answer is another.
+    ///
+    /// # Errors
+    /// A record cannot be read.
+    fn find_in(&self, tx: &mut Tx, id_or_name: &str) -> Result<Option<Node>>;
 
     /// All nodes by id.
     ///

@@ -21,6 +21,7 @@ pub mod pki;
 pub mod problem;
 mod propose;
 mod rate;
+mod refused;
 mod rest;
 mod serve;
 mod stop;

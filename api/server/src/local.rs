@@ -15,7 +15,7 @@ use crate::{
     gateway::{self, Core, GatewayOptions, Inbound, Outbound, Service, Sessions},
     metrics::Metrics,
     module::ServerModule,
-    pki::{self, Authority, Identity},
+    pki::{Authority, Identity, Live, Material},
     serve::ServeError,
     stop::Stop,
 };
@@ -51,19 +51,18 @@ impl LocalApi {
     /// See [`ServeError`].
     pub fn start(options: LocalOptions) -> Result<Self, ServeError> {
         let LocalOptions { authority, identity, registry, server_module, context, .. } = options;
-        let client = pki::client_config(&[authority.cert_der().clone()], Some(&identity))?;
+        let live = Live::new(Material::new(authority, identity))?;
         let metrics = Metrics::default();
-        server_module.attach(&registry, &authority);
+        server_module.attach(&registry, &live);
         let limits = Limits::default();
         let envelope = Envelope::new(&registry, context.clone(), metrics.clone(), &limits);
         let envelope = Arc::new(envelope.map_err(ServeError::Setup)?);
         let core = Core {
             handlers: registry.status_handlers(),
-            authority,
+            live,
             sessions: Arc::new(Sessions::new(context.rt.clone(), metrics.clone())),
             metrics,
             options: options.gateway,
-            client,
             own_address: options.own_address,
             open: Arc::new(AtomicBool::new(true)),
             stopping: Stop::default(),
@@ -101,7 +100,7 @@ impl LocalApi {
         key: String,
         up: Inbound,
     ) -> Result<Outbound, Status> {
-        self.service.open(node, key, up).await
+        self.service.open(node, key, None, up).await
     }
 }
 

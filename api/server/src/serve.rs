@@ -33,7 +33,8 @@ use crate::{
     gateway::{self, Core, GatewayOptions, Sessions},
     metrics::Metrics,
     module::ServerModule,
-    pki::{self, Authority, ClientAuth, Identity, Peer, PkiError},
+    pki::{self, Authority, Identity, Live, Material, Peer, PeerRole, PkiError},
+    problem, refused,
     rest::{Body, BoxError, Origin, Rest, holding},
     stop::Stop,
 };
@@ -104,6 +105,7 @@ pub struct ApiServer {
     local_addr: SocketAddr,
     rt: Rt,
     core: Arc<Core>,
+    live: Arc<Live>,
     envelope: Arc<Envelope>,
     stop: Stop,
     hard_stop: Stop,
@@ -115,7 +117,8 @@ struct Shared {
     rt: Rt,
     rest: Rest,
     gateway: GatewayServer<gateway::Service>,
-    acceptor: TlsAcceptor,
+    live: Arc<Live>,
+    context: Context,
     limits: Limits,
     lineage: String,
     metrics: Metrics,
@@ -132,12 +135,10 @@ impl ApiServer {
     pub async fn start(options: ApiOptions) -> Result<Self, ServeError> {
         let ApiOptions { listen, authority, identity, registry, server_module, .. } = options;
         let ApiOptions { context, metrics: mut metrics_registry, limits, .. } = options;
-        let ca = [authority.cert_der().clone()];
-        let tls = pki::server_config(&ca, &identity, ClientAuth::Optional)?;
-        let client = pki::client_config(&ca, Some(&identity))?;
+        let live = Live::new(Material::new(authority, identity))?;
         let metrics = Metrics::default();
         metrics.register(&mut metrics_registry);
-        server_module.attach(&registry, &authority);
+        server_module.attach(&registry, &live);
         let rt = context.rt.clone();
         let sessions = Arc::new(Sessions::new(rt.clone(), metrics.clone()));
         let envelope = Envelope::new(&registry, context.clone(), metrics.clone(), &limits);
@@ -153,21 +154,20 @@ impl ApiServer {
         )
         .map_err(ServeError::Setup)?;
         let (listener, local_addr) = bind(&listen).await?;
-        let lineage = authority.lineage().to_owned();
+        let lineage = live.authority().lineage().to_owned();
         let core = Core {
             handlers: registry.status_handlers(),
-            authority,
+            live: live.clone(),
             sessions,
             metrics: metrics.clone(),
             options: options.gateway,
-            client,
             own_address: local_addr.to_string(),
             open: options.open,
             stopping: stop.clone(),
             draining: Stop::default(),
             drained: AtomicBool::new(false),
             joins: Semaphore::new(gateway::JOINS_MAX),
-            context,
+            context: context.clone(),
         };
         let core = core.begin().map_err(ServeError::Setup)?;
         let open = Arc::new(AtomicUsize::new(0));
@@ -175,7 +175,8 @@ impl ApiServer {
             rt: rt.clone(),
             rest,
             gateway: GatewayServer::new(gateway::Service(core.clone())),
-            acceptor: TlsAcceptor::from(tls),
+            live: live.clone(),
+            context,
             limits,
             lineage,
             metrics,
@@ -185,7 +186,7 @@ impl ApiServer {
         });
         rt.spawn("api-accept", Box::pin(accept(shared, listener)));
         tracing::info!(address = %local_addr, "the API serves");
-        Ok(Self { local_addr, rt, core, envelope, stop, hard_stop, open })
+        Ok(Self { local_addr, rt, core, live, envelope, stop, hard_stop, open })
     }
 
     /// Where it listens.
@@ -198,6 +199,12 @@ impl ApiServer {
     #[must_use]
     pub fn envelope(&self) -> &Arc<Envelope> {
         &self.envelope
+    }
+
+    /// The certificates of the moment, to be replaced.
+    #[must_use]
+    pub fn live(&self) -> &Arc<Live> {
+        &self.live
     }
 
     /// Agents that have a session here.
@@ -356,7 +363,8 @@ where
 async fn connection(shared: Arc<Shared>, tcp: TcpStream, from: Origin, open: Open) {
     let _open = open;
     let _ = tcp.set_nodelay(true);
-    let handshake = shared.acceptor.accept(tcp);
+    // PKI-4
+    let handshake = TlsAcceptor::from(shared.live.server()).accept(tcp);
     let stream = match timeout(&*shared.rt, shared.limits.handshake_timeout, handshake).await {
         Some(Ok(stream)) => stream,
         Some(Err(error)) => {
@@ -382,7 +390,7 @@ fn peer(shared: &Shared, stream: &TlsStream<TcpStream>) -> Result<Option<Peer>, 
     };
     let peer = pki::peer_of(leaf)?;
     if peer.lineage == shared.lineage {
-        Ok(Some(peer))
+        Ok(Some(peer.at(shared.rt.wall_ms())))
     } else {
         Err(PkiError::Certificate(format!("it is of lineage {:?}", peer.lineage)))
     }
@@ -421,6 +429,7 @@ async fn serve(
 ) {
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let activity = Activity::new(shared.rt.clone());
+    let holder = peer.clone().filter(|peer| peer.out_of_time.is_none());
     let service = {
         let (shared, activity) = (shared.clone(), activity.clone());
         service_fn(move |mut request: Request<Incoming>| {
@@ -435,6 +444,8 @@ async fn serve(
     };
     let builder = builder(&shared, http2);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut refused =
+        std::pin::pin!(refused::comes(&shared.context, &shared.live, holder.as_ref()));
     let mut ending = false;
     loop {
         tokio::select! {
@@ -455,6 +466,7 @@ async fn serve(
                     return;
                 }
             }
+            () = refused.as_mut() => return,
         }
     }
 }
@@ -471,8 +483,16 @@ async fn answer(
     mut request: Request<Incoming>,
     peer: Option<Peer>,
 ) -> Response<Body> {
+    // What another replica may read is read without more ado; of anybody else it is found out who it is.
+    let peer = peer.filter(|peer| {
+        !matches!(peer.role, PeerRole::Replica(_))
+            || !refused::is(&shared.context, &shared.live, peer)
+    });
     let kind = request.headers().get(header::CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+        if let Some(error) = peer.as_ref().and_then(refused::out_of_time) {
+            return problem::to_status(&error).into_http();
+        }
         if let Some(peer) = peer {
             request.extensions_mut().insert(peer);
         }

@@ -90,6 +90,10 @@ impl Nodes for FakeNodes {
         Ok(nodes.get(id_or_name).or_else(|| nodes.values().find(named)).cloned())
     }
 
+    fn find_in(&self, tx: &mut Tx, id_or_name: &str) -> Result<Option<Node>> {
+        self.find(tx.view(), id_or_name)
+    }
+
     fn list(&self, _view: &View) -> Result<Vec<Node>> {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect())
     }

@@ -134,7 +134,10 @@ pub(crate) fn export(
         let mut checkpoints = VecDeque::new();
         for row in CHECKPOINTS.page(&view, &[], None) {
             let (size, row) = row?;
-            let is_ours = row.value.lineage == formation.lineage && (from..=to).contains(&size);
+            // What another key has signed, of an earlier CA, is not for who has this one: `audit.checkpoints` has all.
+            let is_ours = row.value.lineage == formation.lineage
+                && row.value.note.as_ref().is_some_and(|note| key.has_signed(note))
+                && (from..=to).contains(&size);
             checkpoints.extend(row.value.note.filter(|_| is_ours).map(|note| (size, note)));
         }
         let export = Export { source, next: from, to, before: first.prev_hash, checkpoints };

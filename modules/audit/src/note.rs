@@ -61,6 +61,15 @@ impl Verifier {
         id
     }
 
+    /// Whether a signature of a note is said to be of this key. It is not verified.
+    pub(crate) fn has_signed(&self, note: &str) -> bool {
+        let lines = note.lines().filter_map(|line| line.strip_prefix(SIGNATURE)?.rsplit_once(' '));
+        let mut ids = lines.filter(|(name, _)| *name == self.name).filter_map(|(_, signature)| {
+            STANDARD.decode(signature).ok()?.first_chunk::<4>().copied()
+        });
+        ids.any(|id| id == self.id())
+    }
+
     /// Signs a text, which ends in a line feed, with the private half.
     #[must_use]
     pub fn sign(&self, text: &str, seal: &dyn Seal) -> String {
@@ -130,6 +139,20 @@ mod tests {
     // The example of the signed-note specification.
     const KEY: &str = "example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k";
     const NOTE: &str = "This is an example message.\n\n\u{2014} example.com/foo Uw2QOkn8srV1yJGh2VYRlL1Tnagv1YEq6TfXppzi2ONncAlTgK7Ztg1ERYNZXsYjOBH3mFXmRKuwHjG1Yu72IneyaQM=\n";
+
+    #[test]
+    fn it_is_known_which_key_has_signed() {
+        let (before, after) = (
+            ClusterSeal::derive(b"old", "ln").unwrap(),
+            ClusterSeal::derive(b"new", "ln").unwrap(),
+        );
+        let [before_key, after_key] = [&before, &after]
+            .map(|seal| Verifier::new("palisade-audit/ln".to_owned(), seal.public()));
+        let note = before_key.sign("text\n", &before);
+        assert!(before_key.has_signed(&note) && !after_key.has_signed(&note));
+        let other = Verifier::new("palisade-audit/other".to_owned(), before.public());
+        assert!(!other.has_signed(&note) && !before_key.has_signed("text\n"));
+    }
 
     #[test]
     fn the_published_note_is_opened_and_its_key_is_read_and_written() {

@@ -13,6 +13,7 @@ use palisade_commands::CommandsModule;
 use palisade_contract::{Module, Registry, Result};
 use palisade_iam::{Bootstrap, Iam};
 use palisade_inventory::Inventory;
+use palisade_pki::PkiModule;
 use palisade_quorum::QuorumModule;
 use palisade_scheduler::NodeControllers;
 use palisade_secrets::SecretsModule;
@@ -82,6 +83,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
         commands.clone(),
         quorum.clone(),
         secrets.clone(),
+        Arc::new(PkiModule::default()),
         Arc::new(AuditModule),
         Arc::new(WorkloadsModule),
     ];

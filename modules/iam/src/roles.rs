@@ -17,7 +17,7 @@ pub enum Role {
 pub const ROLES: [Role; 4] = [Role::Viewer, Role::Operator, Role::TenantAdmin, Role::ClusterAdmin];
 
 /// Areas that operators may only read: who gets in, and what the cluster is made of.
-const GUARDED_AREAS: [&str; 13] = [
+const GUARDED_AREAS: [&str; 14] = [
     "join-tokens",
     "api-tokens",
     "auth",
@@ -31,6 +31,7 @@ const GUARDED_AREAS: [&str; 13] = [
     "tenants",
     "secret-keys",
     "quorum-policy",
+    "pki",
 ];
 
 /// Of those, what the admin of a tenant may change within it.

@@ -140,6 +140,10 @@ impl Nodes for Port {
         Ok(records::find(view, id_or_name)?.map(|found| found.value.node))
     }
 
+    fn find_in(&self, tx: &mut Tx, id_or_name: &str) -> Result<Option<Node>> {
+        Ok(records::find_in(tx, id_or_name)?.map(|found| found.value.node))
+    }
+
     fn list(&self, view: &View) -> Result<Vec<Node>> {
         Ok(records::NODES.all(view)?.into_iter().map(|(_, found)| found.value.node).collect())
     }

@@ -53,6 +53,10 @@ pub struct BackupHead {
     /// The keys that secrets in the state are sealed with, themselves sealed. Backups of earlier releases have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secret_keys: Vec<SealedFile>,
+    /// The files of the CA that is to replace the present one, sealed; none: it is not being replaced, or this replica
+    /// does not have them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub next_ca: Vec<SealedFile>,
 }
 
 impl BackupHead {

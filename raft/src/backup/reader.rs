@@ -142,7 +142,28 @@ impl BackupReader {
         key: &BackupKey,
         from: &Path,
     ) -> Result<Vec<(String, Vec<u8>)>, BackupError> {
-        let BackupHead { lineage, secret_keys, .. } = &self.info.head;
+        self.open_files(&self.info.head.secret_keys, key, from)
+    }
+
+    /// The files of the CA that is to replace the present one. Secret.
+    ///
+    /// # Errors
+    /// The key in the file `from` does not open one.
+    pub fn next_ca(
+        &self,
+        key: &BackupKey,
+        from: &Path,
+    ) -> Result<Vec<(String, Vec<u8>)>, BackupError> {
+        self.open_files(&self.info.head.next_ca, key, from)
+    }
+
+    fn open_files(
+        &self,
+        files: &[SealedFile],
+        key: &BackupKey,
+        from: &Path,
+    ) -> Result<Vec<(String, Vec<u8>)>, BackupError> {
+        let BackupHead { lineage, .. } = &self.info.head;
         let open = |file: &SealedFile| {
             let content = key.open_file(lineage, file).ok_or_else(|| BackupError::WrongKey {
                 file: self.path.clone(),
@@ -152,7 +173,7 @@ impl BackupReader {
             })?;
             Ok((file.name.clone(), content))
         };
-        secret_keys.iter().map(open).collect()
+        files.iter().map(open).collect()
     }
 
     /// The CA's key (PEM). Secret.

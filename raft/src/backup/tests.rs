@@ -72,6 +72,7 @@ fn head() -> BackupHead {
         ca_pem: "a certificate".into(),
         ca_key: key().seal("ln_golden", "a private key", [1; 12]).unwrap(),
         secret_keys: vec![],
+        next_ca: vec![],
     }
 }
 

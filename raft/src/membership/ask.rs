@@ -229,6 +229,14 @@ impl<R: AsyncRuntime> Replica<R> {
         given.collect()
     }
 
+    /// Peers that hold one of these keys (SHA-256 of the SPKI, hex) are refused from now on, also those that are
+    /// connected; no others are.
+    pub fn refuse_keys(&self, keys: std::collections::BTreeSet<String>) {
+        if let Some(state) = &self.tls {
+            state.refusals().set_keys(keys);
+        }
+    }
+
     /// Whether it must not start again from its directory: it was removed from its cluster, or is a copy.
     #[must_use]
     pub fn is_barred(&self) -> bool {

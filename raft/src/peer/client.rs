@@ -30,6 +30,7 @@ use tonic::{
 use super::{
     Addresses, Answer, Answers, Boot, PeerApi, PeerError, Probe, Purpose, TlsState, Transport,
     io::Whole,
+    refused::{Holder, Refusals, Watched},
     tls::server_name,
     wire::{self, admin_client::AdminClient, peer_client::PeerClient, store_client::StoreClient},
 };
@@ -212,7 +213,9 @@ impl Inner {
         let share = u32::try_from(order.len()).unwrap_or(u32::MAX).max(1);
         for addr in &order {
             let tls = self.tls.clone();
-            let connecting = connect(self.peer, addr, Arc::new(move || tls.client()));
+            let refusals = tls.refusals().clone();
+            let tls = Arc::new(move || tls.client());
+            let connecting = connect(self.peer, addr, tls, refusals);
             match timeout(self.rt.as_ref(), CONNECT_LIMIT / share, connecting).await {
                 Some(Ok(channel)) => {
                     self.addresses.worked(self.peer, addr);
@@ -311,6 +314,7 @@ pub(super) async fn connect(
     peer: u64,
     addr: &str,
     tls: Arc<dyn Fn() -> Arc<rustls::ClientConfig> + Send + Sync>,
+    refusals: Arc<Refusals>,
 ) -> Result<Channel, PeerError> {
     let unreachable = |error: &dyn std::error::Error| {
         PeerError::Unreachable(format!("{addr}: {}", crate::fault::chain(error)))
@@ -326,12 +330,16 @@ pub(super) async fn connect(
     let to = addr.to_owned();
     let connector = tower::service_fn(move |_: Uri| {
         let (addr, tls, name) = (to.clone(), tls.clone(), name.clone());
+        let refusals = refusals.clone();
         async move {
             let tcp = TcpStream::connect(&addr).await?;
             tcp.set_nodelay(true)?;
             let name = ServerName::try_from(name).map_err(std::io::Error::other)?;
             let stream = TlsConnector::from(tls()).connect(name, tcp).await?;
-            Ok::<_, std::io::Error>(TokioIo::new(Whole::new(stream, ())))
+            let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let holder = shown.map(Holder::of).unwrap_or_default();
+            let watched = Watched { holder, refusals };
+            Ok::<_, std::io::Error>(TokioIo::new(Whole::new(stream, watched)))
         }
     });
     endpoint.connect_with_connector(connector).await.map_err(|error| unreachable(&error))

@@ -16,6 +16,7 @@ use super::{
     boots::{Kept, Seat},
     caller::Caller,
     client::{BOOT, CLUSTER, COPY, EPOCH, FROM, WAITS},
+    refused::Watched,
 };
 use crate::{
     Identity,
@@ -27,6 +28,8 @@ use crate::{
 pub(super) struct Arrival {
     pub(super) caller: Caller,
     pub(super) seat: Arc<Seat>,
+    /// Ends the connection once its holder is refused.
+    pub(super) watched: Arc<Watched>,
 }
 
 /// Refusals that are remembered.
@@ -131,7 +134,7 @@ impl Gate {
 
     /// Whether no other process runs under the caller's id.
     fn check_boot(&self, boot: &str, arrival: Option<&Arrival>) -> Result<(), Status> {
-        let Some(Arrival { caller, seat }) = arrival else { return Ok(()) };
+        let Some(Arrival { caller, seat, .. }) = arrival else { return Ok(()) };
         let Caller::Replica(id) = caller else { return Ok(()) };
         // A release that does not say it is let in.
         let Ok(boot) = boot.parse() else { return Ok(()) };

@@ -68,6 +68,9 @@ impl Gateway {
         let from = format!("gateway/{}", self.name);
         let caller = Introduction::new(&self.cluster, self.epoch, &from)
             .map_err(|error| PeerError::Unreachable(error.to_string()))?;
-        Ok((connect(replica, addr, Arc::new(move || config.clone())).await?, caller))
+        Ok((
+            connect(replica, addr, Arc::new(move || config.clone()), Arc::default()).await?,
+            caller,
+        ))
     }
 }

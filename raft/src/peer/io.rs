@@ -15,6 +15,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(super) trait Tag: Unpin {
     /// Something was received on it.
     fn received(&self) {}
+
+    /// Whether it has to end.
+    fn is_refused(&self) -> bool {
+        false
+    }
+}
+
+fn refused() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the certificate at the other end was revoked")
 }
 
 impl Tag for () {}
@@ -37,6 +46,9 @@ impl<S: AsyncRead + Unpin, T: Tag> AsyncRead for Whole<S, T> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.tag.is_refused() {
+            return Poll::Ready(Err(refused()));
+        }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if buf.filled().len() > before {
@@ -46,12 +58,15 @@ impl<S: AsyncRead + Unpin, T: Tag> AsyncRead for Whole<S, T> {
     }
 }
 
-impl<S: AsyncWrite + Unpin, T: Unpin> AsyncWrite for Whole<S, T> {
+impl<S: AsyncWrite + Unpin, T: Tag> AsyncWrite for Whole<S, T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.tag.is_refused() {
+            return Poll::Ready(Err(refused()));
+        }
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 

@@ -13,6 +13,7 @@ mod gateway;
 mod io;
 pub(crate) mod local;
 pub(crate) mod receive;
+mod refused;
 mod server;
 mod store_server;
 mod tls;

@@ -28,6 +28,7 @@ use super::{
     client::{LOST, MESSAGE_BYTES_MAX, REMOVED},
     gate::{Arrival, Gate},
     io::{Tag, Whole},
+    refused::{Holder, Watched},
     store_server::StoreService,
     wire::{
         self,
@@ -58,6 +59,10 @@ impl Connected for Whole<TlsStream<TcpStream>, Arrival> {
 impl Tag for Arrival {
     fn received(&self) {
         self.seat.heard();
+    }
+
+    fn is_refused(&self) -> bool {
+        self.watched.is_refused()
     }
 }
 
@@ -182,7 +187,11 @@ async fn handshake(tcp: TcpStream, tls: &TlsState, seat: Arc<Seat>) -> Result<Pe
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let leaf = certificates.first().ok_or("it has no certificate")?;
     let caller = tls.caller_of(leaf)?;
-    Ok(Whole::new(stream, Arrival { caller, seat }))
+    let watched = Watched { holder: Holder::of(leaf), refusals: tls.refusals().clone() };
+    if watched.is_refused() {
+        return Err(format!("the key of {caller} was revoked, or its CA is trusted no more"));
+    }
+    Ok(Whole::new(stream, Arrival { caller, seat, watched: Arc::new(watched) }))
 }
 
 /// Hands calls to the local replica.

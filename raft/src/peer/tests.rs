@@ -37,6 +37,7 @@ impl Ca {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![tls::server_name(dns)]).unwrap();
         params.subject_alt_names.push(SanType::URI(uri.to_owned().try_into().unwrap()));
+        params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         PeerTls {
             ca_der: vec![self.der.clone()],
@@ -461,4 +462,56 @@ async fn a_call_that_is_kept_waiting_was_certainly_not_taken() {
     first.unwrap();
     let (second, _) = ask("2-2").await;
     assert!(matches!(second, Err(PeerError::Waits(_))), "{second:?}");
+}
+
+/// SHA-256 of the public key of a certificate, hex.
+fn key_of(tls: &PeerTls) -> String {
+    use sha2::{Digest as _, Sha256};
+    use x509_parser::prelude::FromDer as _;
+    let (_, leaf) = x509_parser::certificate::X509Certificate::from_der(&tls.chain_der[0]).unwrap();
+    let digest = Sha256::digest(leaf.public_key().raw);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_opens_nothing_and_what_it_had_opened_ends() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let stolen = ca.replica(2);
+    let state = TlsState::new(LINEAGE, 2, stolen.clone()).unwrap();
+    let there = served.client(state, &identity(2));
+    there.read_index().await.unwrap();
+    served.tls.refusals().set_keys([key_of(&stolen)].into());
+    there.read_index().await.expect_err("PEER-5: on the connection that was there");
+    served.ask(stolen, 2, identity(2)).await.expect_err("PEER-5: on a new one");
+    // Another key of the same replica, and everybody else.
+    assert_eq!(served.ask(ca.replica(2), 2, identity(2)).await, Ok(42));
+    assert_eq!(served.ask(ca.replica(3), 3, identity(3)).await, Ok(42));
+}
+
+#[tokio::test]
+async fn a_ca_that_is_dropped_is_refused_also_on_connections_that_were_there() {
+    let (old, new) = (Ca::new(), Ca::new());
+    let both = vec![new.der.clone(), old.der.clone()];
+    let with = |tls: PeerTls, ca_der: &Vec<_>| PeerTls { ca_der: ca_der.clone(), ..tls };
+    let served = served(&old).await;
+    served.tls.replace(1, with(new.replica(1), &both)).unwrap();
+    let state = TlsState::new(LINEAGE, 2, with(old.replica(2), &both)).unwrap();
+    let there = served.client(state, &identity(2));
+    there.read_index().await.unwrap();
+    served.tls.replace(1, new.replica(1)).unwrap();
+    there.read_index().await.expect_err("PEER-5");
+    assert_eq!(served.ask(new.replica(3), 3, identity(3)).await, Ok(42));
+}
+
+#[tokio::test]
+async fn a_server_whose_key_is_revoked_is_not_asked() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let state = TlsState::new(LINEAGE, 2, ca.replica(2)).unwrap();
+    let refusals = state.refusals().clone();
+    let there = served.client(state, &identity(2));
+    there.read_index().await.unwrap();
+    refusals.set_issuers(&[Ca::new().der]);
+    there.read_index().await.expect_err("PEER-5");
 }

@@ -9,15 +9,17 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use rustls::{
-    ClientConfig, RootCertStore, ServerConfig, crypto::CryptoProvider,
-    server::WebPkiClientVerifier, version::TLS13,
+    ClientConfig, RootCertStore, ServerConfig,
+    crypto::CryptoProvider,
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
+    version::TLS13,
 };
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer,
     pem::{Error as PemError, PemObject},
 };
 
-use super::caller::Caller;
+use super::{caller::Caller, refused::Refusals};
 
 /// A replica's TLS material, in DER.
 #[derive(Debug)]
@@ -100,25 +102,36 @@ struct Configs {
 pub(crate) struct TlsState {
     lineage: String,
     configs: ArcSwap<Configs>,
+    refusals: Arc<Refusals>,
 }
 
 impl TlsState {
     pub(crate) fn new(lineage: &str, replica: u64, tls: PeerTls) -> Result<Self, TlsError> {
+        let refusals = Arc::<Refusals>::default();
+        refusals.set_issuers(&tls.ca_der);
         let configs = ArcSwap::from_pointee(configs(lineage, replica, tls)?);
-        Ok(Self { lineage: lineage.to_owned(), configs })
+        Ok(Self { lineage: lineage.to_owned(), configs, refusals })
     }
 
     /// As somebody whom the certificate does not make a replica.
     #[cfg(test)]
     pub(crate) fn unchecked(lineage: &str, tls: PeerTls) -> Self {
         let configs = ArcSwap::from_pointee(build(tls).unwrap());
-        Self { lineage: lineage.to_owned(), configs }
+        Self { lineage: lineage.to_owned(), configs, refusals: Arc::default() }
     }
 
     /// From now on, new connections use `tls`.
     pub(crate) fn replace(&self, replica: u64, tls: PeerTls) -> Result<(), TlsError> {
+        let ca_der = tls.ca_der.clone();
         self.configs.store(Arc::new(configs(&self.lineage, replica, tls)?));
+        // After that, so that whoever connects anew meanwhile is not turned away for nothing.
+        self.refusals.set_issuers(&ca_der);
         Ok(())
+    }
+
+    /// Whom connections end for.
+    pub(crate) fn refusals(&self) -> &Arc<Refusals> {
+        &self.refusals
     }
 
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
@@ -166,6 +179,9 @@ fn build(tls: PeerTls) -> Result<Configs, TlsError> {
         .with_single_cert(tls.chain_der.clone(), tls.key_der.clone_key())
         .map_err(TlsError::Own)?;
     server.alpn_protocols = vec![b"h2".to_vec()];
+    // Nothing is resumed: whoever connects proves its key, and that its certificate is of a CA that is trusted now.
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
     let mut client = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .map_err(TlsError::Own)?

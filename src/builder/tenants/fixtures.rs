@@ -141,6 +141,19 @@ fn cluster(all: &mut BTreeMap<&'static str, Vec<Case>>) {
     ] {
         all.insert(name, refused([input]));
     }
+    let key = NO_SECRET;
+    for (name, input) in [
+        ("pki.status", json!({})),
+        ("pki.certificates", json!({})),
+        ("pki.rotate", json!({})),
+        ("pki.advance", json!({"force": true})),
+        ("pki.abort", json!({})),
+        ("pki.revoke", json!({"key": key})),
+        ("pki.revocations", json!({})),
+        ("pki.revocation", json!({"key": key})),
+    ] {
+        all.insert(name, refused([input]));
+    }
     all.insert("cluster.trust", one(Expect::Own, json!({})));
     all.insert("system.version", one(Expect::Own, json!({})));
 }

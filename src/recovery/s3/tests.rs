@@ -299,6 +299,7 @@ fn head(created_ms: u64) -> BackupHead {
         cluster: formation.cluster.clone(),
         ca_key: BackupKey::new([7; 32]).seal(&lineage, "key", [1; 12]).unwrap(),
         secret_keys: vec![],
+        next_ca: vec![],
         lineage,
         epoch: formation.epoch,
         term: 0,

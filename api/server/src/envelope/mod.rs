@@ -235,10 +235,29 @@ impl Envelope {
         let principal = match caller {
             Caller::Internal(principal) => principal,
             Caller::Credential(credential) => {
+                self.check_key(&view, &credential)?;
                 self.context.ports.access.get()?.authenticate(&view, &credential)?
             }
         };
         Ok(Authenticated { principal, view, spent })
+    }
+
+    /// `PKI-3`
+    fn check_key(&self, view: &View, credential: &Credential) -> Result<()> {
+        let (Credential::Certificate { key, .. }, Some(certificates)) =
+            (credential, self.context.ports.certificates.filled())
+        else {
+            return Ok(());
+        };
+        if certificates.is_revoked(view, key)? {
+            // In the words of every wrong credential.
+            return Err(Error::new(
+                Code::Unauthenticated,
+                "the credential is wrong, expired or revoked",
+            )
+            .hint("a cluster-admin sees with `palisade pki revocations` what was revoked"));
+        }
+        Ok(())
     }
 
     /// The steps after the method was found.

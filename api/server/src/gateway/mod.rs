@@ -3,6 +3,7 @@
 mod commands;
 pub mod convert;
 mod drained;
+mod keys;
 mod relay;
 mod secrets;
 mod session;
@@ -19,12 +20,13 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, future::Either, stream::BoxStream};
-use palisade_contract::{Code, Context, Error, NodeId, Result, SessionId, StatusHandler, ports};
+use palisade_contract::{
+    Code, Context, Error, NodeId, Result, SessionId, StatusHandler, pki::Leaf, ports,
+};
 use palisade_proto::agent::{
     Down, JoinRequest, JoinResponse, RenewRequest, RenewResponse, Up, gateway_server::Gateway,
 };
 use palisade_state::{Fence, Tx, View, WatchEvent, command::Idempotency, commit::CommitError};
-use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, mpsc};
@@ -32,7 +34,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     metrics::Metrics,
-    pki::{self, Authority, Peer, PeerRole, PkiError},
+    pki::{self, Live, Peer, PeerRole, PkiError},
     problem,
     propose::{Once, WRITE_BUDGET, commit_once},
     stop::Stop,
@@ -50,6 +52,8 @@ const WORKER_WAIT: Duration = Duration::from_secs(3);
 const WORKER_POLL: Duration = Duration::from_millis(50);
 /// The table of nodes, whose changes may end sessions.
 const NODES_TABLE: &str = "nodes";
+/// The table of keys that are refused: each change of it may end any session.
+const REVOCATIONS_TABLE: &str = "pki_revocations";
 
 /// What comes up from an agent, however it is carried.
 pub type Inbound = BoxStream<'static, Result<Up, Status>>;
@@ -73,12 +77,11 @@ impl Default for GatewayOptions {
 pub(crate) struct Core {
     pub(crate) context: Context,
     pub(crate) handlers: Vec<StatusHandler>,
-    pub(crate) authority: Arc<Authority>,
+    /// The certificates of the moment.
+    pub(crate) live: Arc<Live>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) metrics: Metrics,
     pub(crate) options: GatewayOptions,
-    /// For connections to other replicas, with this replica's certificate.
-    pub(crate) client: Arc<ClientConfig>,
     /// Where this replica is reached when its membership does not say.
     pub(crate) own_address: String,
     /// Whether the tables are up to date.
@@ -153,7 +156,7 @@ impl Core {
     }
 
     fn ca_der(&self) -> Vec<Vec<u8>> {
-        vec![self.authority.cert_der().to_vec()]
+        self.live.roots().iter().map(|ca| ca.to_vec()).collect()
     }
 
     /// Gateways of all members, this one's first.
@@ -193,7 +196,10 @@ impl Core {
                 Either::Left((None, _)) | Either::Right(_) => return,
             };
             match event {
-                WatchEvent::Changed(changes) if !changes.everything => {
+                WatchEvent::Changed(changes)
+                    if !changes.everything
+                        && changes.keys_of(REVOCATIONS_TABLE).next().is_none() =>
+                {
                     let specs = palisade_contract::node_spec::NODE_SPECS.name();
                     let commands = changes.keys_of(commands::COMMANDS_TABLE);
                     let nodes = changes.keys_of(specs).chain(changes.keys_of(NODES_TABLE));
@@ -269,9 +275,9 @@ fn refused(error: &Error) -> Status {
     problem::to_status(error)
 }
 
-fn node_peer<T>(request: &Request<T>) -> Result<(NodeId, String), Status> {
+fn node_peer<T>(request: &Request<T>) -> Result<(NodeId, Leaf), Status> {
     match request.extensions().get::<Peer>() {
-        Some(Peer { role: PeerRole::Node(node), key, .. }) => Ok((node.clone(), key.clone())),
+        Some(peer @ Peer { role: PeerRole::Node(node), .. }) => Ok((node.clone(), peer.leaf())),
         _ => Err(Status::unauthenticated("a node's client certificate is needed")),
     }
 }
@@ -334,10 +340,12 @@ impl Service {
     fn certify(&self, csr_der: &[u8], node: &NodeId) -> Result<Vec<Vec<u8>>, Status> {
         let core = &self.0;
         let leaf = core
-            .authority
+            .live
+            .authority()
             .issue_node(csr_der, node, core.context.rt.wall_ms())
             .map_err(|error| pki_status(&error))?;
-        Ok(vec![leaf, core.authority.cert_der().to_vec()])
+        let issuers = core.live.issuers();
+        Ok(std::iter::once(leaf).chain(issuers.iter().map(|ca| ca.to_vec())).collect())
     }
 }
 
@@ -353,6 +361,7 @@ impl Gateway for Service {
         })?;
         let request = request.into_inner();
         let key = pki::request_key(&request.csr_der).map_err(|error| pki_status(&error))?;
+        self.0.check_key(&self.0.context.store.view(), &key).map_err(|e| refused(&e))?;
         let wanted = ports::JoinRequest {
             token: request.token,
             key,
@@ -369,7 +378,7 @@ impl Gateway for Service {
             node_name: name,
             chain_der,
             ca_der: self.0.ca_der(),
-            lineage: self.0.authority.lineage().to_owned(),
+            lineage: self.0.live.authority().lineage().to_owned(),
             servers: self.0.servers(),
         }))
     }
@@ -379,14 +388,15 @@ impl Gateway for Service {
         request: Request<RenewRequest>,
     ) -> Result<Response<RenewResponse>, Status> {
         self.0.check_open()?;
-        let (node, old_key) = node_peer(&request)?;
+        let (node, Leaf { key: old_key, .. }) = node_peer(&request)?;
         let csr_der = request.into_inner().csr_der;
         let new_key = pki::request_key(&csr_der).map_err(|error| pki_status(&error))?;
         let context = &self.0.context;
         let nodes = context.ports.nodes.get().map_err(|e| refused(&e))?.clone();
         let deadline = context.rt.now() + WRITE_BUDGET;
         let view = context.store.linearizable().await.map_err(|e| refused(&e.into()))?;
-        nodes.authenticate(&view, &node, &old_key).map_err(|e| refused(&e))?;
+        self.0.authenticate(&view, &node, &old_key).map_err(|e| refused(&e))?;
+        self.0.check_key(&view, &new_key).map_err(|e| refused(&e))?;
         let once = Once {
             may_be_known: true,
             key: Idempotency {
@@ -395,9 +405,12 @@ impl Gateway for Service {
                 request_hash: Sha256::digest(old_key.as_bytes()).to_vec(),
             },
         };
-        commit_once(context, view, once, deadline, |tx| nodes.renew(tx, &node, &old_key, &new_key))
-            .await
-            .map_err(commit_status)?;
+        let renew = |tx: &mut Tx| {
+            // PKI-3: of a node that is revoked meanwhile no other key is bound.
+            self.0.check_keys_in(tx, [&old_key, &new_key])?;
+            nodes.renew(tx, &node, &old_key, &new_key)
+        };
+        commit_once(context, view, once, deadline, renew).await.map_err(commit_status)?;
         self.0.metrics.count("gateway.renew", "OK");
         Ok(Response::new(RenewResponse {
             chain_der: self.certify(&csr_der, &node)?,
@@ -411,8 +424,9 @@ impl Gateway for Service {
         &self,
         request: Request<Streaming<Up>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let (node, key) = node_peer(&request)?;
-        let opened = self.open(node, key, Box::pin(request.into_inner())).await?;
+        let (node, leaf) = node_peer(&request)?;
+        let (key, inbound) = (leaf.key.clone(), Box::pin(request.into_inner()));
+        let opened = self.open(node, key, Some(leaf), inbound).await?;
         Ok(Response::new(opened))
     }
 }
@@ -423,6 +437,7 @@ impl Service {
         &self,
         node: NodeId,
         key: String,
+        leaf: Option<Leaf>,
         inbound: Inbound,
     ) -> Result<Outbound, Status> {
         let core = &self.0;
@@ -436,7 +451,7 @@ impl Service {
         let inbound = session::Exclusive::new(inbound);
         let core = core.clone();
         let fence = Fence::NONE;
-        let task = session::Session { core, handle, node, key, inbound, told: None, fence };
+        let task = session::Session { core, handle, node, key, leaf, inbound, told: None, fence };
         self.0.context.rt.spawn("agent-session", Box::pin(task.run()));
         Ok(Box::pin(outgoing(receiver, over)))
     }
@@ -445,13 +460,12 @@ impl Service {
     /// view yet.
     async fn admit(&self, node: &NodeId, key: &str) -> Result<(), Status> {
         let store = &self.0.context.store;
-        let nodes = self.0.context.ports.nodes.get().map_err(|e| refused(&e))?;
-        let known = nodes.authenticate(&store.view(), node, key);
+        let known = self.0.authenticate(&store.view(), node, key);
         if known.as_ref().is_err_and(|error| error.code == Code::Unauthenticated) {
             let view = store.linearizable().await.map_err(|e| refused(&e.into()))?;
-            return nodes.authenticate(&view, node, key).map(drop).map_err(|e| refused(&e));
+            return self.0.authenticate(&view, node, key).map_err(|e| refused(&e));
         }
-        known.map(drop).map_err(|e| refused(&e))
+        known.map_err(|e| refused(&e))
     }
 }
 

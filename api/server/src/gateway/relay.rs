@@ -121,7 +121,7 @@ async fn connect(
     let tcp = TcpStream::connect(address).await?;
     tcp.set_nodelay(true)?;
     let name = ServerName::try_from(pki::replica_name(replica)).map_err(std::io::Error::other)?;
-    let mut config = (*core.client).clone();
+    let mut config = (*core.live.client()).clone();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }

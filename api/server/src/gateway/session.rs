@@ -18,6 +18,7 @@ use palisade_contract::{
     Code, Error, NodeId, Result,
     node::{HostFacts, NodeSession, NodeStatus},
     node_spec::{NODE_SPECS, NodeSpecRecord},
+    pki::Leaf,
 };
 use palisade_proto::agent::{
     Down, Goodbye, HeartbeatAck, Hello, Up, Welcome, down::Msg, up::Msg as UpMsg,
@@ -72,9 +73,11 @@ pub(super) struct Session {
     pub(super) node: NodeId,
     /// The key of the certificate that opened it.
     pub(super) key: String,
+    /// What is noted of that certificate; absent: it was not shown over TLS.
+    pub(super) leaf: Option<Leaf>,
     pub(super) inbound: Exclusive,
-    /// The servers that the agent was told of; `None`: it was not welcomed yet.
-    pub(super) told: Option<Vec<String>>,
+    /// The servers and CAs that the agent was told of; `None`: it was not welcomed yet.
+    pub(super) told: Option<(Vec<String>, Vec<Vec<u8>>)>,
     /// Under which its commands are sent: a session that was opened later has a higher one.
     pub(super) fence: Fence,
 }
@@ -193,8 +196,8 @@ impl Session {
 
     /// Welcomes the agent, and tells it later when the replicas are others.
     fn welcome(&mut self) {
-        let servers = self.core.servers();
-        if self.told.as_ref() == Some(&servers) {
+        let (servers, ca_der) = (self.core.servers(), self.core.ca_der());
+        if self.told.as_ref() == Some(&(servers.clone(), ca_der.clone())) {
             return;
         }
         let welcome = Welcome {
@@ -202,10 +205,10 @@ impl Session {
             session_id: self.handle.id.to_string(),
             heartbeat_interval_ms: self.core.heartbeat_ms(),
             servers: servers.clone(),
-            ca_der: self.core.ca_der(),
+            ca_der: ca_der.clone(),
         };
         if self.handle.try_send(Msg::Welcome(welcome)) {
-            self.told = Some(servers);
+            self.told = Some((servers, ca_der));
         }
     }
 
@@ -220,6 +223,11 @@ impl Session {
         let committed = core
             .context
             .commit(|tx| {
+                if let (Some(certificates), Some(leaf)) =
+                    (core.context.ports.certificates.filled(), &self.leaf)
+                {
+                    certificates.node_seen(tx, &self.node, leaf)?;
+                }
                 nodes.session_opened(tx, &self.node, &session, facts, &hello.agent_version)
             })
             .await?;
@@ -332,8 +340,7 @@ impl Session {
     }
 
     fn authenticate(&self, view: &View) -> Result<()> {
-        let nodes = self.core.context.ports.nodes.get()?;
-        nodes.authenticate(view, &self.node, &self.key).map(drop)
+        self.core.authenticate(view, &self.node, &self.key)
     }
 
     fn received(&self, up: Up, reports: &mut Reports) {

@@ -185,8 +185,9 @@ async fn add(
         .map_err(|error| malformed(error.to_string()))?;
     let key = pki::request_key(&csr).map_err(|error| malformed(error.to_string()))?;
     let attached = attached.get().ok_or_else(|| Error::internal("not attached"))?;
-    let authority = attached.authority.as_ref();
-    let authority = authority.ok_or_else(|| Error::internal("no authority is attached"))?.clone();
+    let live = attached.live.as_ref();
+    let live = live.ok_or_else(|| Error::internal("no authority is attached"))?.clone();
+    let authority = live.authority();
     let AddReplica { peer_addr, api_addr, replace, .. } = input;
     let addresses = [peer_addr.clone(), api_addr.clone()];
     let enrol = MemberChange::Enrol { key, peer_addr, api_addr, replaces: replace };

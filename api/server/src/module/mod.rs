@@ -21,7 +21,7 @@ use self::{
 };
 use crate::{
     methods,
-    pki::{Authority, not_after_ms},
+    pki::{Live, not_after_ms},
 };
 
 const CLUSTER_READ: &str = "compute:cluster:read";
@@ -37,10 +37,7 @@ const EXPIRY_WARNING_MS: u64 = 60 * 24 * 3600 * 1000;
 #[derive(Default)]
 struct Attached {
     modules: Vec<Weak<dyn Module>>,
-    authority: Option<Arc<Authority>>,
-    ca_pem: String,
-    pin: String,
-    ca_not_after_ms: u64,
+    live: Option<Arc<Live>>,
     undeclared: Option<Finding>,
 }
 
@@ -57,15 +54,12 @@ impl ServerModule {
         Arc::new(Self { version: version.to_owned(), attached: Arc::default() })
     }
 
-    /// Lets it see the other modules and the CA, once the process is put together.
-    pub(crate) fn attach(&self, registry: &Registry, authority: &Arc<Authority>) {
+    /// Lets it see the other modules and the certificates of the moment, once the process is put together.
+    pub(crate) fn attach(&self, registry: &Registry, live: &Arc<Live>) {
         let modules = registry.modules().iter().map(Arc::downgrade).collect();
         let attached = Attached {
             modules,
-            authority: Some(authority.clone()),
-            ca_pem: authority.cert_pem().to_owned(),
-            pin: authority.pin(),
-            ca_not_after_ms: not_after_ms(authority.cert_der()).unwrap_or(u64::MAX),
+            live: Some(live.clone()),
             undeclared: methods::undeclared(registry, methods::TABLE),
         };
         if self.attached.set(attached).is_err() {
@@ -80,7 +74,7 @@ impl ServerModule {
 struct Trust {
     lineage: String,
     cluster: String,
-    /// `sha256/<base64>` of the CA's key.
+    /// `sha256/<base64>` of the CA's key; of both while it is being replaced, the issuing one's first.
     pins: Vec<String>,
     ca_pem: String,
 }
@@ -244,14 +238,16 @@ impl Module for ServerModule {
                 "start it, or mend the network between the replicas",
             ));
         }
-        let expires = self.attached.get().map_or(u64::MAX, |attached| attached.ca_not_after_ms);
+        let live = self.attached.get().and_then(|attached| attached.live.clone());
+        let expires = live
+            .map_or(u64::MAX, |live| not_after_ms(live.authority().cert_der()).unwrap_or(u64::MAX));
         if expires.saturating_sub(view.clock().wall_ms) < EXPIRY_WARNING_MS {
             let message = format!("the cluster's CA expires at {}", time(expires));
             found.push(finding(
                 "pki.ca-expires",
                 Severity::Warning,
                 message,
-                "replace the cluster's CA before that",
+                "replace it before that: `palisade pki rotate`",
             ));
         }
         Ok(found)
@@ -283,12 +279,13 @@ impl ServerModule {
                 TRUST_READ,
                 move |cx: &MethodContext, _, _: Nothing| {
                     let status = cx.context.store.status();
-                    let attached = attached.get().ok_or_else(|| Error::internal("not attached"))?;
+                    let live = attached.get().and_then(|attached| attached.live.as_ref());
+                    let live = live.ok_or_else(|| Error::internal("not attached"))?;
                     Ok(Trust {
                         lineage: status.lineage,
                         cluster: status.cluster,
-                        pins: vec![attached.pin.clone()],
-                        ca_pem: attached.ca_pem.clone(),
+                        pins: live.pins(),
+                        ca_pem: live.roots_pem(),
                     })
                 },
             )

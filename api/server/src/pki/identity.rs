@@ -1,6 +1,6 @@
 //! Who a certificate names.
 
-use palisade_contract::NodeId;
+use palisade_contract::{NodeId, pki::Leaf, time::rfc3339};
 use x509_parser::{
     extensions::GeneralName,
     prelude::{FromDer, X509Certificate},
@@ -32,6 +32,42 @@ pub struct Peer {
     pub role: PeerRole,
     /// SHA-256 of its SPKI, hex.
     pub key: String,
+    /// The key identifier of the CA that issued the certificate, hex.
+    pub issuer: String,
+    /// The beginning of the certificate's validity, Unix milliseconds.
+    pub not_before_ms: u64,
+    /// The end of the certificate's validity, Unix milliseconds.
+    pub not_after_ms: u64,
+    /// Why it was out of its time when the connection was made, in words for its holder; `None`: it was not.
+    pub out_of_time: Option<String>,
+}
+
+impl Peer {
+    /// What of its certificate is noted.
+    #[must_use]
+    pub fn leaf(&self) -> Leaf {
+        Leaf { key: self.key.clone(), issuer: self.issuer.clone(), not_after_ms: self.not_after_ms }
+    }
+
+    /// Looks whether the certificate is valid at a moment, which [`Peer::out_of_time`] then says. `PKI-7`
+    #[must_use]
+    pub(crate) fn at(mut self, now_ms: u64) -> Self {
+        let (from, to) = (self.not_before_ms, self.not_after_ms);
+        let word = match now_ms {
+            now if now < from => Some(format!("is valid only from {} on", rfc3339(from))),
+            // The last second is one of it.
+            now if now >= to.saturating_add(1000) => Some(format!("ended at {}", rfc3339(to))),
+            _ => None,
+        };
+        self.out_of_time = word.map(|word| {
+            format!(
+                "the client certificate of {} {word}, and here it is {}",
+                self.uri,
+                rfc3339(now_ms)
+            )
+        });
+        self
+    }
 }
 
 fn certificate(der: &[u8]) -> Result<X509Certificate<'_>, PkiError> {
@@ -68,7 +104,20 @@ pub fn peer_of(der: &[u8]) -> Result<Peer, PkiError> {
     let (lineage, role) = parse_uri(uri)
         .ok_or_else(|| PkiError::Certificate(format!("its name {uri:?} is malformed")))?;
     let key = spki_sha256(parsed.public_key().raw);
-    Ok(Peer { uri: (*uri).to_owned(), lineage: lineage.to_owned(), role, key })
+    let issuer = super::ca::issuer_of(&parsed);
+    let ms = |seconds: i64| u64::try_from(seconds).unwrap_or_default().saturating_mul(1000);
+    let not_before_ms = ms(parsed.validity().not_before.timestamp());
+    let not_after_ms = ms(parsed.validity().not_after.timestamp());
+    Ok(Peer {
+        uri: (*uri).to_owned(),
+        lineage: lineage.to_owned(),
+        role,
+        key,
+        issuer,
+        not_before_ms,
+        not_after_ms,
+        out_of_time: None,
+    })
 }
 
 fn parse_uri(uri: &str) -> Option<(&str, PeerRole)> {

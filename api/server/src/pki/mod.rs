@@ -4,8 +4,11 @@
 //! - `PKI-1` Whoever a certificate is for is in one URI name, `palisade://<lineage>/…`; nothing of
 //!   a signing request but its public key gets into a certificate.
 //! - `PKI-2` A key is certified only for who proved to hold it (the request's self-signature).
+//! - `PKI-4` is in `live.rs`, `PKI-7` in `tls.rs`.
 
+mod ca;
 mod identity;
+mod live;
 mod tls;
 
 use std::{
@@ -29,7 +32,9 @@ use x509_parser::{
     prelude::{FromDer, X509Certificate},
 };
 
+pub use ca::{ca_of, certificates_of, pem_of};
 pub use identity::{Peer, PeerRole, lineage_of_ca, not_after_ms, peer_of};
+pub use live::{Live, Material};
 pub use tls::{ClientAuth, Identity, client_config, load_certificates, server_config};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -37,7 +42,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long before its issue a certificate is valid, for clocks that are behind.
 const SKEW: Duration = Duration::from_secs(5 * 60);
 const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-const REPLICA_LIFE: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
+/// How long a replica's certificate is valid.
+pub const REPLICA_LIFE: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
 /// How long a node's certificate is valid.
 pub const NODE_LIFE: Duration = DAY;
 

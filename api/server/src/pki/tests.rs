@@ -95,3 +95,119 @@ fn a_file_that_holds_no_certificate_is_named() {
     let refused = load_certificates(&path).unwrap_err().to_string();
     assert!(refused.contains("ca.pem") && refused.contains("certificate"), "{refused}");
 }
+
+mod connections {
+    use std::{sync::Arc, time::Duration};
+
+    use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+    use rustls_pki_types::{ServerName, UnixTime};
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn wall_ms() -> u64 {
+        UnixTime::now().as_secs() * 1000
+    }
+
+    fn of(authority: &Arc<Authority>) -> Material {
+        let issued = authority.issue_replica(1, &["127.0.0.1:1".into()], wall_ms()).unwrap();
+        Material::new(authority.clone(), Identity::try_from(&issued).unwrap())
+    }
+
+    fn ca() -> Arc<Authority> {
+        Arc::new(Authority::create("lin", wall_ms()).unwrap())
+    }
+
+    fn client(ca: &Authority, identity: Option<&Issued>) -> Arc<ClientConfig> {
+        let identity = identity.map(|issued| Identity::try_from(issued).unwrap());
+        client_config(&[ca.cert_der().clone()], identity.as_ref()).unwrap()
+    }
+
+    /// A connection in memory; what the server knows of the client then, or why there is none.
+    fn connect(
+        server: Arc<ServerConfig>,
+        client: &Arc<ClientConfig>,
+    ) -> Result<Option<Peer>, rustls::Error> {
+        let mut server = ServerConnection::new(server).unwrap();
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let mut client = ClientConnection::new(client.clone(), name).unwrap();
+        for _ in 0..8 {
+            let mut bytes = vec![];
+            client.write_tls(&mut bytes).unwrap();
+            server.read_tls(&mut bytes.as_slice()).unwrap();
+            server.process_new_packets()?;
+            let mut bytes = vec![];
+            server.write_tls(&mut bytes).unwrap();
+            client.read_tls(&mut bytes.as_slice()).unwrap();
+            client.process_new_packets()?;
+        }
+        assert!(!server.is_handshaking() && !client.is_handshaking());
+        let leaf = server.peer_certificates().and_then(<[_]>::first);
+        Ok(leaf.map(|leaf| peer_of(leaf).unwrap()))
+    }
+
+    #[test]
+    fn who_trusts_the_old_ca_believes_the_new_one_and_the_other_way_round() {
+        let (old, new) = (ca(), ca());
+        let live = Live::new(of(&old)).unwrap();
+        let old_client = client(&old, None);
+        assert_eq!(connect(live.server(), &old_client).unwrap(), None);
+        let cross = certificates_of(&old.introduce(&new, wall_ms()).unwrap()).unwrap();
+        let along = [cross, vec![old.cert_der().clone()]].concat();
+        live.replace(Material { along, ..of(&new) }).unwrap();
+        connect(live.server(), &old_client).unwrap();
+        connect(live.server(), &client(&new, None)).unwrap();
+        connect(live.server(), &client(&ca(), None)).unwrap_err();
+        // Without what introduces the new one it is a stranger.
+        live.replace(of(&new)).unwrap();
+        connect(live.server(), &old_client).unwrap_err();
+    }
+
+    #[test]
+    fn a_client_of_a_ca_that_was_dropped_is_refused_also_one_that_was_let_in_before() {
+        let (old, new) = (ca(), ca());
+        let others = vec![old.cert_der().clone()];
+        let live = Live::new(Material { others, ..of(&new) }).unwrap();
+        let issued = old.issue_operator("admin", HOUR, wall_ms()).unwrap();
+        let client = {
+            let identity = Identity::try_from(&issued).unwrap();
+            client_config(&live.roots(), Some(&identity)).unwrap()
+        };
+        let peer = connect(live.server(), &client).unwrap().unwrap();
+        assert!(live.trusts(&peer.issuer));
+        assert_eq!(live.pins(), [new.pin(), old.pin()]);
+        live.replace(of(&new)).unwrap();
+        connect(live.server(), &client).expect_err("PKI-4: nothing is resumed");
+        assert!(!live.trusts(&peer.issuer), "PKI-4");
+        assert_eq!(live.pins(), [new.pin()]);
+    }
+
+    #[test]
+    fn what_cannot_be_used_replaces_nothing() {
+        let (old, new) = (ca(), ca());
+        let live = Live::new(of(&old)).unwrap();
+        let mixed = Material { identity: of(&new).identity, ..of(&old) };
+        let wrong_key = Identity { key: of(&new).identity.key, ..mixed.identity.clone() };
+        live.replace(Material { identity: wrong_key, ..mixed }).unwrap_err();
+        assert_eq!(live.authority().pin(), old.pin());
+        connect(live.server(), &client(&old, None)).unwrap();
+    }
+
+    #[test]
+    fn a_certificate_out_of_its_time_comes_as_far_as_to_be_told_so() {
+        let (ours, theirs) = (ca(), ca());
+        let live = Live::new(of(&ours)).unwrap();
+        let (day_ms, now_ms) = (24 * 3_600_000, wall_ms());
+        let shown = |by: &Authority, at_ms| {
+            let issued = by.issue_operator("admin", HOUR, at_ms).unwrap();
+            connect(live.server(), &client(&ours, Some(&issued)))
+        };
+        let told = |at_ms| shown(&ours, at_ms).unwrap().unwrap().at(now_ms).out_of_time;
+        assert_eq!(told(now_ms), None);
+        assert!(told(now_ms - day_ms).unwrap().contains("ended at"), "PKI-7");
+        assert!(told(now_ms + day_ms).unwrap().contains("is valid only from"), "PKI-7");
+        shown(&theirs, now_ms - day_ms).expect_err("of another CA");
+        shown(&theirs, now_ms + day_ms).expect_err("of another CA");
+    }
+}

@@ -1,12 +1,23 @@
 //! TLS 1.3 configurations over the cluster's certificates.
+//!
+//! # Invariants
+//! - `PKI-7` Whoever shows a certificate before or after its time gets nothing but a refusal that says so.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use rustls::{
-    ClientConfig, RootCertStore, ServerConfig, crypto::CryptoProvider,
-    server::WebPkiClientVerifier, version::TLS13,
+    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+    crypto::CryptoProvider,
+    server::{
+        NoServerSessionStorage, WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+    version::TLS13,
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{Issued, PkiError, read};
 
@@ -15,7 +26,7 @@ use super::{Issued, PkiError, read};
 pub enum ClientAuth {
     /// No certificate is asked for.
     None,
-    /// One that is presented must be the CA's; none is fine.
+    /// One that is presented must be the CA's; none is fine. One that is out of its time comes as far as to be told so.
     Optional,
     /// One of the CA's must be presented.
     Required,
@@ -88,6 +99,67 @@ pub fn load_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Pk
     certificates(&path.display().to_string(), &read(path)?)
 }
 
+/// Lets a certificate in that is out of its own time and would be good within it: whoever shows it is told that in words
+/// (`PKI-7`), where TLS has one alert for whatever is wrong with a time.
+#[derive(Debug)]
+struct Timeless(Arc<dyn ClientCertVerifier>);
+
+/// The moment of a certificate's own time that is next to `now`; `None`: it is within it, or cannot be read.
+fn nearest(leaf: &CertificateDer<'_>, now: UnixTime) -> Option<UnixTime> {
+    let (_, parsed) = X509Certificate::from_der(leaf).ok()?;
+    let seconds = |at: i64| u64::try_from(at).ok();
+    let from = seconds(parsed.validity().not_before.timestamp())?;
+    let to = seconds(parsed.validity().not_after.timestamp())?;
+    let nearest = now.as_secs().clamp(from, to.max(from));
+    (nearest != now.as_secs()).then(|| UnixTime::since_unix_epoch(Duration::from_secs(nearest)))
+}
+
+impl ClientCertVerifier for Timeless {
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        issuers: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let at = nearest(leaf, now).unwrap_or(now);
+        self.0.verify_client_cert(leaf, issuers, at)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, leaf, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, leaf, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
@@ -124,7 +196,13 @@ pub fn server_config(
             if client_auth == ClientAuth::Optional {
                 verifier = verifier.allow_unauthenticated();
             }
-            builder.with_client_cert_verifier(verifier.build().map_err(PkiError::Verifier)?)
+            let verifier = verifier.build().map_err(PkiError::Verifier)?;
+            match client_auth {
+                ClientAuth::Optional => {
+                    builder.with_client_cert_verifier(Arc::new(Timeless(verifier)))
+                }
+                _ => builder.with_client_cert_verifier(verifier),
+            }
         }
     };
     let mut chain = identity.chain.clone();
@@ -136,6 +214,9 @@ pub fn server_config(
     let mut config =
         builder.with_single_cert(chain, identity.key.clone_key()).map_err(PkiError::Tls)?;
     config.alpn_protocols = protocols();
+    // PKI-4
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 

@@ -177,6 +177,9 @@ impl Rest {
             .hint("ask another replica, or try again in a second; `/readyz` says when it is ready");
             return Err(starting.into());
         }
+        if let Some(error) = incoming.peer.and_then(crate::refused::out_of_time) {
+            return Err(error.into());
+        }
         let permit = self.in_flight.clone().try_acquire_owned().map_err(|_| {
             self.envelope.metrics().refused_busy.inc();
             Error::new(Code::Unavailable, "this replica answers as many requests as it can")

@@ -46,6 +46,10 @@ impl Nodes for TestNodes {
         Ok(NODES.get(view, &id.to_owned())?.map(|found| found.value))
     }
 
+    fn find_in(&self, tx: &mut Tx, id: &str) -> Result<Option<Node>> {
+        Ok(tx.get(&NODES, &id.to_owned())?)
+    }
+
     fn list(&self, view: &View) -> Result<Vec<Node>> {
         Ok(NODES.all(view)?.into_iter().map(|(_, found)| found.value).collect())
     }
