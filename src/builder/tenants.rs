@@ -1,6 +1,7 @@
 //! No method lets anybody at what is of another tenant: each is called through the envelope, with the real iam module, by
 //! whoever is bound to one, for things of another.
 
+mod approvals;
 mod fixtures;
 mod lives;
 mod past;

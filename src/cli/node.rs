@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{
     Session,
+    approval::is_held,
     command::{Commands, finished},
     session::{Narrow, Read, Whose},
     watch::{WatchFlag, watch},
@@ -158,6 +159,9 @@ impl Change {
             };
             let call = self.whose.say(call);
             let answer = client.call(call.dry_run(self.dry_run)).await?;
+            if is_held(session, &answer)? {
+                continue;
+            }
             print_change::<Nodes>(session, &answer.body, node, done, self.dry_run)?;
         }
         Ok(())

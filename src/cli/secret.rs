@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::{
     Session,
     access::words,
+    approval::is_held,
     node::print_change,
     session::{Narrow, Read},
     watch::{WatchFlag, watch},
@@ -147,6 +148,9 @@ impl Secret {
                     let call = Call::delete(format!("{BASE}/secrets/{}", segment(secret)));
                     let call = call.query_some("tenant", tenant.as_ref());
                     let answer = client.call(call.dry_run(dry_run)).await?;
+                    if is_held(session, &answer)? {
+                        continue;
+                    }
                     print_change::<Secrets>(session, &answer.body, secret, "removed", dry_run)?;
                 }
                 Ok(())

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Session,
+    approval::is_held,
     node::print_change,
     session::{Narrow, Read},
     size,
@@ -223,7 +224,11 @@ impl Tenant {
             Verb::Rm { tenant, force, no_wait, dry_run } => {
                 let client = session.client()?;
                 let call = Call::delete(path(&tenant)).query_some("force", force.then_some("true"));
-                let mut record = client.call(call.dry_run(dry_run)).await?.body;
+                let answer = client.call(call.dry_run(dry_run)).await?;
+                if is_held(session, &answer)? {
+                    return Ok(());
+                }
+                let mut record = answer.body;
                 if !no_wait && !dry_run {
                     record = torn_down(session, &client, &tenant).await?;
                 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{
     Session,
     apply::Apply,
+    approval::is_held,
     diff::Diff,
     instance::Instances,
     logs::{LogFlags, print_logs},
@@ -170,7 +171,11 @@ impl Change {
             _ => vec![],
         };
         let call = self.whose.say(call);
-        let mut record = client.call(call.dry_run(self.dry_run)).await?.body;
+        let answer = client.call(call.dry_run(self.dry_run)).await?;
+        if is_held(session, &answer)? {
+            return Ok(());
+        }
+        let mut record = answer.body;
         if waiting {
             let watch = match Goal::of(&record) {
                 _ if removing => Watch::new(name, Goal::Gone),

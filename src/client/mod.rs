@@ -65,6 +65,8 @@ pub struct Answer {
     pub body: Value,
     /// The revision that it reflects.
     pub revision: Option<u64>,
+    /// The call waits for approval; the body is the record of what holds it.
+    pub held: bool,
 }
 
 impl Call {
@@ -434,13 +436,14 @@ impl Client {
 
 async fn answer(response: reqwest::Response) -> Result<Answer, ClientError> {
     let revision = revision(&response);
+    let held = response.status() == StatusCode::ACCEPTED;
     let bytes = response.bytes().await.map_err(ClientError::Broken)?;
     let body = if bytes.is_empty() {
         Value::Null
     } else {
         serde_json::from_slice(&bytes).map_err(ClientError::NotJson)?
     };
-    Ok(Answer { body, revision })
+    Ok(Answer { body, revision, held })
 }
 
 fn revision(response: &reqwest::Response) -> Option<u64> {

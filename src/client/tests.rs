@@ -36,6 +36,14 @@ async fn every_try_of_a_write_has_one_idempotency_key() {
 }
 
 #[tokio::test]
+async fn what_is_accepted_and_not_done_is_told_from_what_is_done() {
+    let stub = Stub::new(vec![(202, json!({"id": "ap_1"})), (200, json!({"id": "ap_1"}))]);
+    let client = client(vec![stub.address()], Duration::from_secs(5));
+    assert!(client.call(Call::delete("/a")).await.unwrap().held);
+    assert!(!client.call(Call::delete("/a")).await.unwrap().held);
+}
+
+#[tokio::test]
 async fn two_writes_have_two_keys() {
     let stub = Stub::new(vec![(200, json!({}))]);
     let client = client(vec![stub.address()], Duration::from_secs(5));

@@ -14,6 +14,7 @@
 )]
 
 mod agent;
+mod approvals;
 mod audit;
 mod codes;
 mod commands;

@@ -11,7 +11,7 @@ use crate::{
     command::Command,
     context::{Context, MethodContext, Principal},
     error::Result,
-    method::Method,
+    method::{Method, Resource},
 };
 
 /// One thing that a batch is to do.
@@ -63,6 +63,14 @@ pub struct Asked<'a> {
     pub tenant: &'a str,
 }
 
+/// Whose things a transaction has changed that was about this: whoever is bound to none may change a tenant's thing by its
+/// id, and not say whose it is, but its events do. Empty: the cluster's.
+#[must_use]
+pub fn whose(tx: &Tx, about: &Resource) -> String {
+    let told = tx.tenant_told();
+    if told.is_empty() { about.tenant.clone() } else { told.to_owned() }
+}
+
 /// Batches of destructive work that wait for approvals. Each call is part of the caller's transaction.
 pub trait Approvals: Send + Sync {
     /// Makes a batch. Where its tenant asks for no approval of it, it is not held.
@@ -82,7 +90,7 @@ pub trait Approvals: Send + Sync {
     ///
     /// # Errors
     /// A record cannot be read.
-    fn asks(&self, tx: &mut Tx, call: Asked<'_>) -> Result<bool>;
+    fn asks(&self, cx: &MethodContext, tx: &mut Tx, call: Asked<'_>) -> Result<bool>;
 
     /// Holds a call until it is approved, and answers the record of what holds it. The same call of the same caller is
     /// held once.

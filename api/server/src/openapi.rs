@@ -126,6 +126,9 @@ fn operation(route: &Route, input: &Value, output: &Value, definitions: &Value) 
             "default": { "$ref": "#/components/responses/Problem" },
         },
     });
+    if method.kind == MethodKind::Destructive && matches!(method.handler, Handler::Mutation(_)) {
+        operation["responses"]["202"] = held();
+    }
     if let (true, Some(schema), Some(fields)) = (has_body, body, operation.as_object_mut()) {
         let content = json!({"application/json": {"schema": schema}});
         fields.insert("requestBody".to_owned(), json!({"content": content}));
@@ -183,6 +186,28 @@ fn success(method: &Method, output: &Value, definitions: &Value) -> Value {
             },
         },
         "content": content,
+    })
+}
+
+/// The answer of a destructive call that waits.
+fn held() -> Value {
+    let string = json!({ "type": "string" });
+    json!({
+        "description": "It waits for approval, and was not made: the record of what holds it, as `approvals.get` answers it.",
+        "headers": {
+            "ETag": { "schema": string, "description": "The record's revision." },
+            "Location": { "schema": string, "description": "Where the record is." },
+        },
+        "content": { "application/json": { "schema": {
+            "type": "object",
+            "required": ["id", "state", "digest", "required"],
+            "properties": {
+                "id": string,
+                "state": { "type": "string" },
+                "digest": string,
+                "required": { "type": "integer" },
+            },
+        } } },
     })
 }
 

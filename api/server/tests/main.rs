@@ -10,6 +10,7 @@ mod codes;
 mod commands;
 mod deadline;
 mod gateway;
+mod held;
 mod hostile;
 mod limits;
 mod lists;

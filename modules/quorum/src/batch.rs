@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use palisade_contract::{
-    Code, Context, Error, Handler, MethodContext, Principal, Result, approvals::Scoped, id,
+    Code, Context, Error, Handler, MethodContext, Principal, Resource, Result,
+    approvals::{Scoped, whose},
+    id,
     tenants::whose_leave,
 };
 use palisade_state::Tx;
@@ -132,7 +134,7 @@ pub(crate) fn rehearse(
     call: &HeldCall,
 ) -> Result<Tried> {
     let mut stage = Tx::new(tx.view().clone());
-    let about = run(known, cx, &mut stage, &cx.principal, call)?;
+    let (about, on) = run(known, cx, &mut stage, &cx.principal, call)?;
     if stage.is_empty() {
         return Err(Error::new(
             Code::InvalidState,
@@ -140,15 +142,15 @@ pub(crate) fn rehearse(
         )
         .hint("it is done already: leave it out"));
     }
-    let told = stage.tenant_told();
+    let told = whose(&stage, &on);
     if told != tenant {
-        let whose = |tenant: &str| match tenant {
+        let owner = |tenant: &str| match tenant {
             "" => "the cluster's".to_owned(),
             tenant => format!("of tenant {tenant}"),
         };
         return Err(Error::new(
             Code::InvalidInput,
-            format!("{} is {}, and the batch {}", about.subject, whose(told), whose(tenant)),
+            format!("{} is {}, and the batch {}", about.subject, owner(&told), owner(tenant)),
         )
         .hint("one batch is about things of one tenant: make another for the rest"));
     }
@@ -174,7 +176,7 @@ pub(crate) fn run(
     tx: &mut Tx,
     who: &Principal,
     call: &HeldCall,
-) -> Result<Scoped> {
+) -> Result<(Scoped, Resource)> {
     let method = known.method(&call.method)?;
     (method.validate)(&call.input)?;
     let resource = (method.resource)(&call.input);
@@ -193,7 +195,7 @@ pub(crate) fn run(
         ..cx.clone()
     };
     handler(&own, tx, call.input.clone())?;
-    Ok(Scoped { subject: resource.to_string(), kind: call.method.clone() })
+    Ok((Scoped { subject: resource.to_string(), kind: call.method.clone() }, resource))
 }
 
 /// The input of a call of a batch: whose thing it is goes without saying.

@@ -9,9 +9,6 @@ use palisade_contract::{
     Code, Error, Handler, Method, MethodKind, Registry, Result, input::nearest,
 };
 
-/// Actions of this module: what approves is not itself held in a batch.
-const OWN: &str = "compute:quorum:";
-
 #[derive(Default)]
 struct All {
     methods: BTreeMap<String, Method>,
@@ -29,7 +26,7 @@ impl Known {
         for module in registry.modules() {
             let plugin = module.plugin().map(|id| format!("{id}:")).unwrap_or_default();
             for method in module.methods() {
-                if method.kind == MethodKind::Destructive && !method.action.starts_with(OWN) {
+                if method.kind == MethodKind::Destructive {
                     all.methods.insert(format!("{plugin}{}", method.full_name()), method);
                 }
             }
@@ -50,7 +47,8 @@ impl Known {
     /// All that a policy can be about, in order.
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.0.get().into_iter().flat_map(|all| {
-            all.methods.keys().map(String::as_str).chain(all.kinds.iter().map(String::as_str))
+            let held = all.methods.iter().filter(|(_, method)| can_be_held(method).is_ok());
+            held.map(|(name, _)| name.as_str()).chain(all.kinds.iter().map(String::as_str))
         })
     }
 

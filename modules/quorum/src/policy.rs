@@ -57,6 +57,9 @@ pub struct Threshold {
     pub required: u32,
 }
 
+/// The method that sets a policy. Where one is on it is always covered, so that nobody lets himself off.
+pub(crate) const SET: &str = "approvalPolicies.set";
+
 /// What a policy asks for that says no more: 1, from five things on 2, from twenty on 3.
 pub(crate) const DEFAULT: [Threshold; 3] = [
     Threshold { size: 1, required: 1 },
@@ -196,8 +199,9 @@ impl PolicyRow {
 
     /// Whether it is about a method or a kind of command.
     pub fn covers(&self, kind: &str) -> bool {
+        let is_own = kind == SET;
         self.mode == PolicyMode::On
-            && (self.kinds.is_empty() || self.kinds.iter().any(|one| one == kind))
+            && (is_own || self.kinds.is_empty() || self.kinds.iter().any(|one| one == kind))
     }
 
     /// How many must approve what is in this scope.
@@ -212,6 +216,21 @@ impl PolicyRow {
         fitting.map(|one| one.required).max().unwrap_or(0)
     }
 
+    /// Whether anything that it holds would be held no more, or for fewer, by another.
+    pub fn is_weakened_by(&self, next: &Self) -> bool {
+        if self.mode == PolicyMode::Off {
+            return false;
+        }
+        let drops = |kind: &String| !next.covers(kind);
+        let narrows = match self.kinds.as_slice() {
+            [] => !next.kinds.is_empty(),
+            some => some.iter().any(drops),
+        };
+        let sizes = self.thresholds.iter().chain(&next.thresholds).map(|one| one.size);
+        let lowers = |size: u32| next.required_of(size) < self.required_of(size);
+        next.mode == PolicyMode::Off || narrows || sizes.into_iter().any(lowers)
+    }
+
     fn record(&self, revision: u64) -> PolicyRecord {
         let is_set = !self.set_by.is_empty();
         PolicyRecord {
@@ -224,6 +243,21 @@ impl PolicyRow {
             set_by: self.set_by.clone(),
             set_at: is_set.then(|| rfc3339(self.set_at_ms)),
             revision,
+        }
+    }
+}
+
+impl SetPolicy {
+    /// The policy that it asks for.
+    pub(crate) fn row(self, by: &str, at_ms: u64) -> PolicyRow {
+        PolicyRow {
+            mode: self.mode,
+            thresholds: self.thresholds.unwrap_or_else(|| DEFAULT.to_vec()),
+            kinds: self.kinds,
+            life_seconds: self.life_seconds.unwrap_or(LIFE_SECONDS),
+            set_by: by.to_owned(),
+            set_at_ms: at_ms,
+            ..PolicyRow::unset(tenant_of(&self.tenant))
         }
     }
 }
@@ -256,8 +290,12 @@ pub(crate) fn methods(known: &Arc<Known>) -> Vec<Method> {
         Method::mutation("approvalPolicies", "set", write, {
             move |cx: &MethodContext, tx: &mut Tx, input| set(&known, cx, tx, input)
         })
-        .summary("Says what a tenant asks to be approved. What is held already stays as it is.")
+        .summary(
+            "Says what a tenant asks to be approved. What is held already stays as it is; a tenant's own admin who asks for \\
+             less is held himself.",
+        )
         .rest(Verb::Put, "/approval-policies/{tenant}")
+        .destructive()
         .on(on),
     ]
 }
@@ -304,15 +342,7 @@ fn set(known: &Known, cx: &MethodContext, tx: &mut Tx, input: SetPolicy) -> Resu
     let before = tx.get_versioned(&POLICIES, &key)?;
     let revision = before.as_ref().map_or(0, |before| before.stamp.modified_rev);
     cx.check_if_match(revision)?;
-    let row = PolicyRow {
-        mode: input.mode,
-        thresholds: input.thresholds.unwrap_or_else(|| DEFAULT.to_vec()),
-        kinds: input.kinds,
-        life_seconds: input.life_seconds.unwrap_or(LIFE_SECONDS),
-        set_by: cx.principal.name.clone(),
-        set_at_ms: tx.view().clock().wall_ms,
-        ..PolicyRow::unset(&tenant)
-    };
+    let row = input.row(&cx.principal.name, tx.view().clock().wall_ms);
     if let Some(before) = before.map(|before| before.value)
         && (PolicyRow { set_by: row.set_by.clone(), set_at_ms: row.set_at_ms, ..before.clone() })
             == row
@@ -348,4 +378,54 @@ pub(crate) fn wrong(pointer: &str, message: impl Into<String>) -> Error {
         pointer: pointer.to_owned(),
         message: message.into(),
     }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(mode: PolicyMode, thresholds: &[(u32, u32)], kinds: &[&str]) -> PolicyRow {
+        let one = |(size, required): &(u32, u32)| Threshold { size: *size, required: *required };
+        PolicyRow {
+            mode,
+            thresholds: thresholds.iter().map(one).collect(),
+            kinds: kinds.iter().copied().map(str::to_owned).collect(),
+            ..PolicyRow::unset("acme")
+        }
+    }
+
+    #[test]
+    fn a_policy_is_weaker_when_anything_is_asked_of_fewer() {
+        let on =
+            |thresholds: &[(u32, u32)], kinds: &[&str]| policy(PolicyMode::On, thresholds, kinds);
+        let off = policy(PolicyMode::Off, &[(1, 9)], &[]);
+        let now = on(&[(1, 1), (5, 2)], &["a", "b"]);
+        for weaker in [
+            &off,
+            &on(&[(1, 1)], &["a", "b"]),
+            &on(&[(1, 1), (6, 2)], &["a", "b"]),
+            &on(&[(1, 1), (5, 2)], &["a", "c"]),
+        ] {
+            assert!(now.is_weakened_by(weaker), "{weaker:?}");
+        }
+        for no_weaker in [
+            &now,
+            &on(&[(1, 2)], &["a", "b"]),
+            &on(&[(1, 1), (3, 2)], &["a", "b"]),
+            &on(&[(1, 1), (5, 2)], &["a", "b", "c"]),
+            &on(&[(1, 1), (5, 2)], &[]),
+        ] {
+            assert!(!now.is_weakened_by(no_weaker), "{no_weaker:?}");
+        }
+        assert!(on(&[(1, 1)], &[]).is_weakened_by(&on(&[(1, 1)], &["a"])), "all were asked for");
+        assert!(!off.is_weakened_by(&on(&[(1, 1)], &[])));
+    }
+
+    #[test]
+    fn the_largest_threshold_that_fits_counts() {
+        let policy = policy(PolicyMode::On, &[(1, 1), (5, 2), (20, 3)], &[]);
+        let required: Vec<u32> =
+            [0, 1, 4, 5, 19, 20, 100].into_iter().map(|size| policy.required_of(size)).collect();
+        assert_eq!(required, [0, 1, 1, 2, 2, 3, 3]);
+    }
 }

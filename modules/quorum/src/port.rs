@@ -6,6 +6,7 @@ use palisade_contract::{
     Code, Context, Error, MethodContext, Result,
     approvals::{Approvals, Asked, Batch, BatchRequest, Scoped},
     command::Command,
+    tenants::whose_leave,
 };
 use palisade_state::Tx;
 use serde_json::Value;
@@ -15,7 +16,8 @@ use crate::{
     digest,
     known::{Known, can_be_held},
     life,
-    records::{BATCHES, BatchRow, HeldCall, HeldCommand, PolicyRow, State},
+    policy::{SET, SetPolicy},
+    records::{BATCHES, BatchRow, HeldCall, HeldCommand, POLICIES, PolicyRow, State, policy_key},
     shown,
 };
 
@@ -83,8 +85,11 @@ impl Approvals for Port {
         Ok(true)
     }
 
-    fn asks(&self, tx: &mut Tx, call: Asked<'_>) -> Result<bool> {
+    fn asks(&self, cx: &MethodContext, tx: &mut Tx, call: Asked<'_>) -> Result<bool> {
         let Some(name) = self.known.name_of(call.method) else { return Ok(false) };
+        if name == SET {
+            return lets_himself_off(cx, tx, call);
+        }
         Ok(can_be_held(call.method).is_ok() && PolicyRow::of(tx, call.tenant)?.covers(name))
     }
 
@@ -96,11 +101,31 @@ impl Approvals for Port {
     }
 }
 
+/// Whether somebody sets a policy that asks for less, by a right that he holds in the tenant itself. Whoever holds it in the
+/// cluster is the way out for a tenant whose policy nobody can satisfy.
+fn lets_himself_off(cx: &MethodContext, tx: &mut Tx, call: Asked<'_>) -> Result<bool> {
+    let access = &**cx.context.ports.access.get()?;
+    let about = (call.method.resource)(call.input);
+    let leave = whose_leave(access, tx.view(), &cx.principal, &call.method.action, &about);
+    if leave.is_empty() {
+        return Ok(false);
+    }
+    let next = palisade_contract::input::decode::<SetPolicy>(call.input)?;
+    // What the transaction would leave is the next one: the one that holds now is in the view, and read through it before.
+    let now = POLICIES.get(tx.view(), &policy_key(call.tenant))?;
+    let now = now.map_or_else(|| PolicyRow::unset(call.tenant), |found| found.value);
+    Ok(now.is_weakened_by(&next.row("", 0)))
+}
+
 impl Port {
     fn held(&self, cx: &MethodContext, tx: &mut Tx, call: Asked<'_>) -> Result<BatchRow> {
         let name = self.known.name_of(call.method).unwrap_or_default();
-        let held =
-            HeldCall { method: name.to_owned(), input: call.input.clone(), if_match: cx.if_match };
+        let held = HeldCall {
+            method: name.to_owned(),
+            // Whose it is now is whose it must be at the release.
+            input: batch::within(&self.known, name, call.input.clone(), call.tenant)?,
+            if_match: cx.if_match,
+        };
         let calls = vec![held.clone()];
         if let Some(there) = batch::waiting(tx, &cx.principal.name, call.tenant, &calls)? {
             return Ok(there);

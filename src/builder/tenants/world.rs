@@ -154,6 +154,22 @@ impl World {
         self.call_with(caller, method, input, CallOptions { at, ..CallOptions::default() })
     }
 
+    /// Calls a method; whether the call was held.
+    pub fn answer(
+        &self,
+        caller: &Caller,
+        method: &str,
+        input: &Value,
+        options: CallOptions,
+    ) -> Result<(Value, bool)> {
+        let called = self.api.envelope().call(method, input.clone(), caller.clone(), options);
+        let answer = block_on(called)?;
+        match answer.reply {
+            Reply::Json(value) => Ok((value, answer.held)),
+            Reply::Stream(_) => Ok((json!("a stream"), answer.held)),
+        }
+    }
+
     fn call_with(
         &self,
         caller: &Caller,
@@ -161,11 +177,7 @@ impl World {
         input: &Value,
         options: CallOptions,
     ) -> Answered {
-        let called = self.api.envelope().call(method, input.clone(), caller.clone(), options);
-        match block_on(called)?.reply {
-            Reply::Json(value) => Ok(value),
-            Reply::Stream(_) => Ok(json!("a stream")),
-        }
+        Ok(self.answer(caller, method, input, options)?.0)
     }
 
     pub fn done(&self, caller: &Caller, method: &str, input: &Value) -> Value {

@@ -17,7 +17,7 @@ use super::{
     watch::{WatchFlag, watch},
 };
 use crate::{
-    client::{BASE, Call, Client, segment},
+    client::{Answer, BASE, Call, Client, segment},
     edge,
     output::{self, Exit, Failure, Format, Outcome, Progress, cell, human, text},
 };
@@ -135,6 +135,16 @@ impl Approval {
 
 fn path(approval: &str) -> String {
     format!("{BASE}/approvals/{}", segment(approval))
+}
+
+/// Whether a call waits for approval and was not made: then says who must do what next, and prints the record of what holds
+/// it. That is no failure: the program ends with 0.
+pub(super) fn is_held(session: &Session, answer: &Answer) -> Outcome<bool> {
+    if answer.held {
+        print_change::<Approvals>(session, &answer.body, "-", "held", false)?;
+        output::say(progress(&answer.body));
+    }
+    Ok(answer.held)
 }
 
 async fn approve(

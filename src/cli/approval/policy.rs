@@ -9,6 +9,7 @@ use crate::{
     cli::{
         Session,
         access::words,
+        approval::is_held,
         duration,
         node::print_change,
         session::{Narrow, Read},
@@ -117,8 +118,11 @@ impl Set {
         if let Some(revision) = self.if_match {
             call = call.if_match(revision);
         }
-        let record = session.client()?.call(call).await?.body;
-        print_change::<Policies>(session, &record, &self.tenant, "set", self.dry_run)
+        let answer = session.client()?.call(call).await?;
+        if is_held(session, &answer)? {
+            return Ok(());
+        }
+        print_change::<Policies>(session, &answer.body, &self.tenant, "set", self.dry_run)
     }
 }
 

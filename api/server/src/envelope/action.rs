@@ -57,7 +57,7 @@ impl Envelope {
 
     fn acted(&self, value: Value, replayed: bool) -> Answer {
         let revision = self.context.store.view().revision();
-        Answer { reply: Reply::Json(value), revision, etag: None, replayed }
+        Answer { reply: Reply::Json(value), revision, etag: None, replayed, held: false }
     }
 
     /// Notes that a request under this key has come, and finds what was answered to it before. `ACT-1`

@@ -13,6 +13,7 @@
 //!   record of a refusal share it.
 
 mod action;
+mod held;
 mod page;
 mod past;
 mod record;
@@ -111,6 +112,15 @@ pub struct Answer {
     pub etag: Option<u64>,
     /// It was answered to an earlier call under the same key.
     pub replayed: bool,
+    /// It is the record of what holds the call, which was not made (`QUO-6`).
+    pub held: bool,
+}
+
+impl Answer {
+    /// One without an entity tag, given for the first time, to a call that was made.
+    fn new(reply: Reply, revision: u64) -> Self {
+        Self { reply, revision, etag: None, replayed: false, held: false }
+    }
 }
 
 /// A caller that is known, and the view on which it was.
@@ -343,14 +353,14 @@ impl Envelope {
                     self.record_read(&call).await?;
                 }
                 let stream = run(cx, call.view, input).await?;
-                Ok(Answer { reply: Reply::Stream(stream), revision, etag: None, replayed: false })
+                Ok(Answer::new(Reply::Stream(stream), revision))
             }
             Handler::Action(run) => self.act(&call, cx, input, &**run).await,
             Handler::Mutation(run) => {
                 let build = |tx: &mut Tx| {
                     // TEN-9: again, as part of what is read, for a tenant that is suspended at this moment.
                     self.context.ports.tenant_writable(tx, &by_leave_of)?;
-                    run(&cx, tx, input.clone())
+                    held::make_or_hold(&cx, tx, (route, &input, &call.resource), &**run)
                 };
                 if call.options.dry_run {
                     return dry_run(&call.view, build);
@@ -398,6 +408,9 @@ impl Envelope {
             let value = build(tx)?;
             tx.respond(serde_json::to_vec(&value).map_err(Error::internal)?);
             let mut draft = draft.clone();
+            if held::is_held(&value) {
+                "held".clone_into(&mut draft.outcome);
+            }
             if draft.tenant.is_empty() {
                 // Who is bound to none may change a tenant's thing by its id, and not say whose it is.
                 tx.tenant_told().clone_into(&mut draft.tenant);
@@ -479,19 +492,20 @@ fn dry_run(view: &View, build: impl Fn(&mut Tx) -> Result<Value>) -> Result<Answ
     let value = build(&mut tx)?;
     tx.build()?;
     let revision = view.revision();
-    Ok(Answer { reply: Reply::Json(value), revision, etag: None, replayed: false })
+    Ok(Answer::new(Reply::Json(value), revision))
 }
 
 /// The kept response of a mutation. A `revision` of 0 in it stands for the revision at which it was
 /// applied, which no handler can know.
 fn answered(committed: Committed) -> Result<Answer> {
     let Committed { revision, response, replayed } = committed;
-    let mut value: Value = serde_json::from_slice(&response).map_err(Error::internal)?;
+    let kept: Value = serde_json::from_slice(&response).map_err(Error::internal)?;
+    let (mut value, held) = held::answer(kept);
     if let Some(own) = value.get_mut("revision")
         && own.as_u64() == Some(0)
     {
         *own = revision.into();
     }
     let etag = page::etag_of(&value);
-    Ok(Answer { reply: Reply::Json(value), revision, etag, replayed })
+    Ok(Answer { reply: Reply::Json(value), revision, etag, replayed, held })
 }

@@ -244,7 +244,13 @@ pub(super) fn record(value: Value, view: &View, page: &Page) -> Result<Answer> {
         return Err(invalid(name, "is for lists: leave it out"));
     }
     let etag = etag_of(&value);
-    Ok(Answer { reply: Reply::Json(value), revision: view.revision(), etag, replayed: false })
+    Ok(Answer {
+        reply: Reply::Json(value),
+        revision: view.revision(),
+        etag,
+        replayed: false,
+        held: false,
+    })
 }
 
 /// The answer of a query that is a list, which is made record by record where the method can.
@@ -270,7 +276,13 @@ pub(super) fn list(
         }
         _ => frame(run(input)?, &source, &wanted)?,
     };
-    Ok(Answer { reply: Reply::Json(value), revision: source.revision, etag: None, replayed: false })
+    Ok(Answer {
+        reply: Reply::Json(value),
+        revision: source.revision,
+        etag: None,
+        replayed: false,
+        held: false,
+    })
 }
 
 fn framed(items: Vec<Value>, next: Value, source: &Source<'_>) -> Value {

@@ -352,10 +352,16 @@ impl Rest {
                 response
             }
             Reply::Json(value) => {
+                let id = value.get("id").and_then(serde_json::Value::as_str).unwrap_or_default();
+                let place = answer.held.then(|| format!("{BASE}/approvals/{id}"));
                 let bytes = serde_json::to_vec(&value).map_err(Error::internal)?;
                 let body = holding(full(bytes), permit);
                 let mut response = Response::new(body);
                 insert(&mut response, header::CONTENT_TYPE, "application/json");
+                if let Some(place) = place {
+                    *response.status_mut() = StatusCode::ACCEPTED;
+                    insert(&mut response, header::LOCATION, &place);
+                }
                 response
             }
         };

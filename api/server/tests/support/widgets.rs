@@ -163,6 +163,7 @@ impl Module for Widgets {
                 .on(on),
             Method::mutation("widgets", "remove", write, remove)
                 .rest(Verb::Delete, "/widgets/{widget}")
+                .destructive()
                 .on(on),
             Method::query("widgets", "get", read, get).rest(Verb::Get, "/widgets/{widget}").on(on),
             Method::mutation("widgets", "put", write, put)

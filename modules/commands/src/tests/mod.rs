@@ -104,7 +104,7 @@ impl Approvals for Held {
         }
     }
 
-    fn asks(&self, _: &mut Tx, _: Asked<'_>) -> Result<bool> {
+    fn asks(&self, _: &MethodContext, _: &mut Tx, _: Asked<'_>) -> Result<bool> {
         Ok(false)
     }
 

@@ -1,0 +1,95 @@
+//! Destructive calls that wait, from the command line and over REST.
+
+use crate::support::{Out, Replicas, http::BASE, text};
+
+/// A cluster whose tenant `acme` asks for approvals, and people of it.
+struct Acme {
+    cluster: Replicas,
+}
+
+impl Acme {
+    fn new() -> Self {
+        let acme = Self { cluster: Replicas::start(1) };
+        acme.admin(&["tenant", "create", "acme"]).ok();
+        for (name, role) in [("ada", "operator"), ("bob", "operator"), ("tess", "tenant-admin")] {
+            let token = acme.token(name);
+            let create = ["api-token", "create", name, "--role", role, "--tenant", "acme"];
+            acme.admin(&[&create[..], &["--out", &token]].concat()).ok();
+        }
+        let spec = "name: web\ncount: 1\ntask:\n  command: [/bin/true]\n";
+        let file = acme.cluster.home.write("web.yaml", spec);
+        acme.who("ada", &["workload", "apply", "--no-wait", "-f", file.to_str().unwrap()]).ok();
+        acme.who("tess", &["approval", "policy", "set", "acme", "--require", "1=1"]).ok();
+        acme
+    }
+
+    fn token(&self, name: &str) -> String {
+        self.cluster.home.path().join(format!("{name}.token")).to_str().unwrap().to_owned()
+    }
+
+    fn admin(&self, args: &[&str]) -> Out {
+        self.cluster.home.palisade(args)
+    }
+
+    fn who(&self, name: &str, args: &[&str]) -> Out {
+        self.cluster.home.palisade(&[args, &["--api-token-file", &self.token(name)]].concat())
+    }
+}
+
+#[test]
+fn a_removal_waits_until_somebody_else_approves_it() {
+    let acme = Acme::new();
+    let next = ["waits for 1 more operator of tenant acme", "palisade approval approve ap_"];
+    let held = acme.who("ada", &["-o", "json", "workload", "rm", "web"]).says(&next).json();
+    let id = text(&held, "/id").to_owned();
+    assert_eq!(text(&held, "/state"), "held");
+    let again = acme.who("ada", &["-o", "json", "workload", "rm", "web"]).ok().json();
+    assert_eq!(text(&again, "/id"), id, "it is held once");
+    acme.who("ada", &["workload", "show", "web"]).ok();
+    acme.who("ada", &["approval", "approve", &id]).ends(5).says(&["it asked for it"]);
+    acme.who("bob", &["approval", "approve", &id, "--digest", "00"]).ends(4);
+    acme.admin(&["--timeout", "1s", "approval", "wait", &id]).ends(7);
+    let approved = acme.who("bob", &["approval", "approve", &id]).ok();
+    let approved = approved.says(&["workloads.remove", "workload/web"]);
+    assert!(approved.stdout.contains("approved and released"), "{}", approved.stdout);
+    acme.who("ada", &["approval", "wait", &id]).ok();
+    let shown = acme.who("ada", &["-o", "json", "workload", "ls"]).json();
+    assert!(shown.as_array().unwrap().iter().all(|one| one["status"]["phase"] != "healthy"));
+    let audit = acme.admin(&["-o", "json", "audit", "ls", "--tenant", "acme"]).ok().stdout;
+    assert!(audit.contains("\"held\""), "{audit}");
+}
+
+#[test]
+fn a_call_that_is_held_is_accepted_over_rest_and_says_where_it_waits() {
+    let acme = Acme::new();
+    let mut api = acme.cluster.api.clone();
+    api.token = std::fs::read_to_string(acme.token("ada")).unwrap().trim().to_owned();
+    let send = |api: &crate::support::http::Api| {
+        let key = [("Idempotency-Key", "once")];
+        api.send(0, "DELETE", &format!("{BASE}/workloads/web"), &key, b"").unwrap()
+    };
+    let first = send(&api);
+    assert_eq!(first.status, 202, "{first:#?}");
+    let id = text(&first.json(), "/id").to_owned();
+    let again = send(&api);
+    assert_eq!((again.status, text(&again.json(), "/id")), (202, id.as_str()), "QUO-6");
+    acme.who("bob", &["approval", "reject", &id, "--reason", "web is used"]).ok();
+    acme.who("ada", &["approval", "wait", &id]).ends(5).says(&["web is used"]);
+    acme.who("ada", &["workload", "show", "web"]).ok();
+}
+
+#[test]
+fn nobody_lets_himself_off() {
+    let acme = Acme::new();
+    let off = ["approval", "policy", "set", "acme", "--off"];
+    let held = acme.who("tess", &[&["-o", "json"], &off[..]].concat()).ok().json();
+    assert_eq!(text(&held, "/state"), "held", "QUO-6");
+    acme.who("ada", &off).ends(5);
+    let mode = || {
+        let shown = acme.who("ada", &["-o", "json", "approval", "policy", "show", "acme"]).json();
+        text(&shown, "/mode").to_owned()
+    };
+    assert_eq!(mode(), "on");
+    acme.who("bob", &["approval", "approve", text(&held, "/id")]).ok();
+    assert_eq!(mode(), "off");
+}
