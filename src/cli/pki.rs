@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     Session,
+    approval::is_held,
     node::print_change,
     principal::key_of,
     session::{Narrow, Read},
@@ -160,6 +161,9 @@ impl Pki {
 
 async fn change(session: &Session, call: Call, dry_run: bool) -> Outcome {
     let answer = session.client()?.call(call.dry_run(dry_run)).await?;
+    if is_held(session, &answer)? {
+        return Ok(());
+    }
     if dry_run && matches!(session.format(), Format::Table | Format::Wide) {
         output::say("dry run: this is what it would be");
     }
