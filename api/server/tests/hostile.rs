@@ -22,22 +22,29 @@ fn operator(world: &World, at_ms: u64) -> Identity {
     Identity::try_from(&ada).unwrap()
 }
 
-/// Whether a connection with this certificate gets an answer.
-async fn is_answered(world: &World, identity: &Identity) -> bool {
+/// What is answered on a connection with this certificate: the status, and the detail of a problem.
+async fn answered(world: &World, identity: &Identity, path: &str) -> (u16, String) {
     let config = client::tls(&world.authority, Some(identity));
-    // In TLS 1.3 the client learns of a refusal with the first bytes that it reads.
-    let Ok(stream) = client::connect(world, config).await else { return false };
-    let request = http::Request::get("/healthz").body(Default::default()).unwrap();
-    client::send(stream, &*world.rt, request).await.is_ok()
+    let stream = client::connect(world, config).await.unwrap();
+    let request = http::Request::get(path).header("authorization", "Bearer pal_admin");
+    let request = request.header("host", "palisade").body(Default::default()).unwrap();
+    let answer = client::send(stream, &*world.rt, request).await.unwrap();
+    let problem: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    (answer.status.as_u16(), problem["detail"].as_str().unwrap_or_default().to_owned())
 }
 
+/// `PKI-7`: whatever is asked for, and although there is a good token beside it.
 #[tokio::test]
 async fn a_certificate_counts_only_in_its_time() {
     let world = world().await;
     let now = world.rt.wall_ms();
-    assert!(is_answered(&world, &operator(&world, now)).await);
-    assert!(!is_answered(&world, &operator(&world, now - DAY_MS)).await, "expired");
-    assert!(!is_answered(&world, &operator(&world, now + DAY_MS)).await, "not yet valid");
+    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/api/compute/widgets"] {
+        assert_eq!(answered(&world, &operator(&world, now), path).await.0, 200, "{path}");
+        let (status, detail) = answered(&world, &operator(&world, now - DAY_MS), path).await;
+        assert!(status == 401 && detail.contains("ended at"), "{path}: {status} {detail}");
+        let (status, detail) = answered(&world, &operator(&world, now + DAY_MS), path).await;
+        assert!(status == 401 && detail.contains("valid only from"), "{path}: {status} {detail}");
+    }
 }
 
 #[tokio::test]

@@ -163,6 +163,10 @@ impl Rest {
         B::Error: std::fmt::Display,
     {
         self.check_head(incoming.parts)?;
+        // PKI-7: before anything else is answered.
+        if let Some(error) = incoming.peer.and_then(crate::refused::out_of_time) {
+            return Err(error.into());
+        }
         let path = incoming.parts.uri.path();
         match path {
             "/healthz" => return Ok(health::alive()),
@@ -176,9 +180,6 @@ impl Rest {
             )
             .hint("ask another replica, or try again in a second; `/readyz` says when it is ready");
             return Err(starting.into());
-        }
-        if let Some(error) = incoming.peer.and_then(crate::refused::out_of_time) {
-            return Err(error.into());
         }
         let permit = self.in_flight.clone().try_acquire_owned().map_err(|_| {
             self.envelope.metrics().refused_busy.inc();
