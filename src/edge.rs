@@ -104,11 +104,43 @@ pub async fn stdin_closed() {
     let _ = told.await;
 }
 
+/// Asks whoever sits at the terminal; anything but a yes is a no. `None`: nobody does.
+pub async fn asked(question: &str) -> Option<bool> {
+    use std::io::{BufRead, IsTerminal, Write};
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return None;
+    }
+    let mut stderr = std::io::stderr();
+    let _ = write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush());
+    let (tell, told) = tokio::sync::oneshot::channel();
+    thread(move || {
+        let mut line = String::new();
+        let read = std::io::stdin().lock().read_line(&mut line);
+        let _ = tell.send(read.is_ok() && is_yes(&line));
+    });
+    Some(told.await.unwrap_or(false))
+}
+
+fn is_yes(line: &str) -> bool {
+    matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
 /// Ends at a stop signal and, if asked for, when standard input ends.
 pub async fn stop(with_stdin: bool) {
     if with_stdin {
         futures::future::select(Box::pin(stop_signal()), Box::pin(stdin_closed())).await;
     } else {
         stop_signal().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anything_but_a_yes_is_a_no() {
+        assert!(["y\n", "Yes\r\n", " YES "].into_iter().all(is_yes));
+        assert!(!["", "\n", "n\n", "yess", "ja"].into_iter().any(is_yes));
     }
 }

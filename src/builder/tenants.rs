@@ -2,6 +2,7 @@
 //! whoever is bound to one, for things of another.
 
 mod approvals;
+mod approved;
 mod fixtures;
 mod lives;
 mod past;

@@ -239,6 +239,14 @@ impl Tenant {
     }
 }
 
+/// What a teardown waits for, as far as that is known: of one that has just begun it is not.
+fn torn(tenant: &str, record: &Value) -> String {
+    match words(record, "/deleted/waiting").as_str() {
+        "-" => format!("{tenant} is being torn down"),
+        left => format!("{tenant} is being torn down, something is left: {left}"),
+    }
+}
+
 /// The record of a tenant once nothing is left of it.
 async fn torn_down(session: &Session, client: &Client, tenant: &str) -> Outcome<Value> {
     let (begin, limit) = (edge::now(), session.wait_limit());
@@ -249,8 +257,7 @@ async fn torn_down(session: &Session, client: &Client, tenant: &str) -> Outcome<
             progress.end();
             return Ok(record);
         }
-        let left = words(&record, "/deleted/waiting");
-        let state = format!("{tenant} is being torn down, something is left: {left}");
+        let state = torn(tenant, &record);
         if begin.elapsed() >= limit {
             progress.end();
             return Err(Failure::new(
@@ -345,6 +352,14 @@ impl View for Tenants {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_teardown_says_what_is_left_once_that_is_known() {
+        let told = |waiting: Value| torn("acme", &json!({ "deleted": { "waiting": waiting } }));
+        assert_eq!(told(json!([])), "acme is being torn down");
+        let left = "acme is being torn down, something is left: workloads, nodes";
+        assert_eq!(told(json!(["workloads", "nodes"])), left);
+    }
 
     fn acme() -> Value {
         json!({

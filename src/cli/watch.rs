@@ -256,7 +256,7 @@ impl<V: View> Printer<V> {
         };
         if text.is_empty() {
             if is_first && matches!(self.format, Format::Table | Format::Wide) {
-                output::say(format!("no {}s yet", V::KIND));
+                output::say(format!("no {} yet", output::many(V::KIND)));
             }
             return Ok(());
         }

@@ -174,13 +174,22 @@ fn numbered(name: &str) -> (&str, u64, &str) {
     (stem, number.parse().unwrap_or(0), name)
 }
 
+/// A kind of thing in the plural: `nodes`, `approval-policies`.
+#[must_use]
+pub fn many(kind: &str) -> String {
+    match kind.strip_suffix('y') {
+        Some(stem) if !stem.ends_with(['a', 'e', 'o', 'u']) => format!("{stem}ies"),
+        _ => format!("{kind}s"),
+    }
+}
+
 /// Prints a list.
 ///
 /// # Errors
 /// See [`render_list`] and [`data`].
 pub fn print_list<V: View>(format: Format, records: &[Value]) -> Outcome {
     if records.is_empty() && matches!(format, Format::Table | Format::Wide) {
-        say(format!("no {}s", V::KIND));
+        say(format!("no {}", many(V::KIND)));
         return Ok(());
     }
     data(render_list::<V>(format, records)?.as_bytes())
@@ -222,6 +231,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn kinds_have_a_plural() {
+        let all = ["node", "approval-policy", "secret-key"].map(many);
+        assert_eq!(all, ["nodes", "approval-policies", "secret-keys"]);
+    }
 
     #[test]
     fn what_would_move_the_cursor_is_shown_and_not_done() {

@@ -353,6 +353,9 @@ pub enum Credential {
     },
 }
 
+/// What stands in [`Access::makers`] for those who were not looked for: anybody may be one of them.
+pub const TOO_MANY_MAKERS: &str = "…";
+
 /// Who may do what.
 pub trait Access: Send + Sync {
     /// Who presents this.
@@ -386,7 +389,9 @@ pub trait Access: Send + Sync {
     /// A record cannot be read.
     fn able(&self, view: &View, action: &str, resource: &Resource) -> Result<Vec<String>>;
 
-    /// Who made somebody, or a credential with which it is let in now, and who made those, and so on; not itself.
+    /// Who made somebody, chose its keys, let it in again, or made a credential with which it is let in now, and who made
+    /// those, and so on, also of those that are gone by now; not itself. [`TOO_MANY_MAKERS`] is among them where there are
+    /// more than are found.
     ///
     /// # Errors
     /// A record cannot be read.

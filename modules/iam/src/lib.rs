@@ -239,6 +239,7 @@ pub fn put_admin(tx: &mut Tx, token: &Bootstrap, name: &str, by: &str) -> Result
         tenant: String::new(),
         principal: String::new(),
         created_by: by.to_owned(),
+        makers: BTreeSet::new(),
         created_at_ms: tx.view().clock().wall_ms,
         ttl_ms: None,
         expires_ms: None,

@@ -21,6 +21,7 @@ use crate::{
     },
     rights::{Held, Rights, is_self},
     roles::{ROLES, Role},
+    standing::hand_of,
     uses::Uses,
     ways,
 };
@@ -271,6 +272,7 @@ fn create(cx: &MethodContext, tx: &mut Tx, input: CreateToken) -> Result<TokenRe
         tenant,
         principal: input.principal.unwrap_or_default(),
         created_by: cx.principal.name.clone(),
+        makers: hand_of(tx, &cx.principal.name)?,
         created_at_ms: clock.wall_ms,
         ttl_ms,
         expires_ms: ttl_ms.map(|ttl_ms| clock.now_ms.saturating_add(ttl_ms)),

@@ -18,6 +18,7 @@ use crate::{
     methods::revoke_row,
     records::{API_TOKENS, PRINCIPALS, PrincipalRow, ROLE_BINDINGS, is_sha256_hex},
     rights::{Held, Rights, is_self, prefix},
+    standing::hand_of,
     ways,
 };
 
@@ -238,6 +239,7 @@ fn create(cx: &MethodContext, tx: &mut Tx, input: CreatePrincipal) -> Result<Pri
         keys: Some(sorted(input.keys)),
         description: input.description,
         created_by: cx.principal.name.clone(),
+        makers: hand_of(tx, &cx.principal.name)?,
         created_at_ms: tx.view().clock().wall_ms,
         ..PrincipalRow::default()
     };
@@ -302,6 +304,7 @@ fn update(cx: &MethodContext, tx: &mut Tx, input: UpdatePrincipal) -> Result<Pri
         // Whoever chooses its keys, or lets it in again, may come as it.
         let (own, its) = (Rights::of(tx.view(), &cx.principal)?, Rights::of_row(tx.view(), &row)?);
         own.give_all(&cx.principal, &its)?;
+        row.makers.append(&mut hand_of(tx, &cx.principal.name)?);
     }
     if row.disabled && !before.disabled {
         take_all(cx, tx, &row)?;

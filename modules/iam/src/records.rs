@@ -1,5 +1,7 @@
 //! What is stored of API tokens, principals, roles and who holds them.
 
+use std::collections::BTreeSet;
+
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use palisade_state::{Index, Runtime, Table};
 use serde::{Deserialize, Serialize};
@@ -29,6 +31,9 @@ pub(crate) struct TokenRow {
     /// Who made it.
     #[serde(default)]
     pub created_by: String,
+    /// Whose hand it was then: who had made that one, and so on. It stays when they go.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub makers: BTreeSet<String>,
     /// Wall-clock milliseconds.
     pub created_at_ms: u64,
     /// Its life in milliseconds; absent: until it is revoked.
@@ -74,6 +79,9 @@ pub struct PrincipalRow {
     pub description: String,
     /// Who made it.
     pub created_by: String,
+    /// Whose hand it has been: who made it, chose its keys or let it in again, and who had made those then. It only grows.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub makers: BTreeSet<String>,
     /// Wall-clock milliseconds.
     pub created_at_ms: u64,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use palisade_contract::{Code, Error, Principal, Resource, Result};
+use palisade_contract::{Code, Error, Principal, Resource, Result, ports::TOO_MANY_MAKERS};
 use palisade_state::{Tx, View};
 
 use crate::{
@@ -13,8 +13,8 @@ use crate::{
 
 const TOKEN: &str = "token/";
 const USER: &str = "user/";
-/// Makers that are looked at, at most: chains are short, and this ends in any case.
-const MAKERS_MAX: usize = 1_000;
+/// Makers that are found of one, at most: chains are short, and this ends in any case.
+pub(crate) const MAKERS_MAX: usize = 200;
 
 fn gone(name: &str) -> Error {
     Error::new(Code::Unauthenticated, format!("{name} would not be let in any more"))
@@ -73,24 +73,47 @@ pub(crate) fn makers(tx: &mut Tx, name: &str) -> Result<BTreeSet<String>> {
     let (mut found, mut next) = (BTreeSet::new(), vec![name.to_owned()]);
     while let Some(one) = next.pop() {
         for maker in made_by(tx, &one)? {
-            if maker != name && found.len() < MAKERS_MAX && found.insert(maker.clone()) {
-                next.push(maker);
+            if maker == name || found.contains(&maker) {
+                continue;
             }
+            if found.len() >= MAKERS_MAX {
+                found.insert(TOO_MANY_MAKERS.to_owned());
+                return Ok(found);
+            }
+            found.insert(maker.clone());
+            next.push(maker);
         }
     }
     Ok(found)
 }
 
-/// Who made somebody, or a token of its that is not revoked.
-fn made_by(tx: &mut Tx, name: &str) -> Result<Vec<String>> {
+/// Somebody and whoever made him, for what is kept of whatever he makes now.
+pub(crate) fn hand_of(tx: &mut Tx, name: &str) -> Result<BTreeSet<String>> {
+    let mut all = makers(tx, name)?;
+    all.insert(name.to_owned());
+    Ok(all)
+}
+
+/// Who made somebody, chose its keys, or made a token of its that is not revoked; and who had made those then.
+fn made_by(tx: &mut Tx, name: &str) -> Result<BTreeSet<String>> {
     if let Some(id) = name.strip_prefix(TOKEN) {
         let row = tx.get(&API_TOKENS, &id.to_owned())?;
-        return Ok(row.map(|row| row.created_by).into_iter().collect());
+        return Ok(row.map(hand_of_token).unwrap_or_default());
     }
-    let Some(user) = name.strip_prefix(USER) else { return Ok(vec![]) };
-    let row = tx.get(&PRINCIPALS, &user.to_owned())?;
-    let mut all: Vec<String> = row.map(|row| row.created_by).into_iter().collect();
-    let tokens = tx.by_index(&API_TOKENS, "principal", user)?;
-    all.extend(tokens.into_iter().map(|(_, token)| token.created_by));
+    let Some(user) = name.strip_prefix(USER) else { return Ok(BTreeSet::new()) };
+    let mut all = BTreeSet::new();
+    if let Some(row) = tx.get(&PRINCIPALS, &user.to_owned())? {
+        all = row.makers;
+        all.insert(row.created_by);
+    }
+    for (_, token) in tx.by_index(&API_TOKENS, "principal", user)? {
+        all.append(&mut hand_of_token(token));
+    }
     Ok(all)
+}
+
+fn hand_of_token(row: TokenRow) -> BTreeSet<String> {
+    let mut all = row.makers;
+    all.insert(row.created_by);
+    all
 }

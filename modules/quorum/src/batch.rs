@@ -16,13 +16,15 @@ use crate::{
     known::Known,
     life,
     policy::{LIFE_SECONDS_MAX, wrong},
-    records::{BATCHES, BatchRow, HELD, HeldCall, Pin, PolicyRow, State, WISH, held_key},
+    records::{BATCHES, BatchRow, HELD, HeldCall, Pin, PolicyRow, Seen, State, WISH, of_tenant},
 };
 
 /// Things that one batch has at most.
 pub const CALLS_MAX: usize = 100;
 /// Batches of a tenant that wait at once, at most.
 pub const HELD_MAX: usize = 200;
+/// Of those, one's who asks, at most: nobody takes the room of all.
+pub const HELD_OF_ONE_MAX: usize = 50;
 
 /// What a batch is to be.
 pub(crate) struct New<'a> {
@@ -30,7 +32,7 @@ pub(crate) struct New<'a> {
     pub created_by: &'a Principal,
     pub scope: Vec<Scoped>,
     pub calls: Vec<HeldCall>,
-    pub pins: Vec<Pin>,
+    pub seen: Vec<Seen>,
     pub reason: String,
     /// Seconds; absent: as the policy says.
     pub life_seconds: Option<u64>,
@@ -38,29 +40,57 @@ pub(crate) struct New<'a> {
     pub least: u32,
 }
 
-/// A batch that waits for what this caller wants, if there is one.
-pub(crate) fn waiting(
-    tx: &mut Tx,
-    who: &str,
-    tenant: &str,
-    calls: &[HeldCall],
-) -> Result<Option<BatchRow>> {
+/// A batch that waits for what this caller wants, of the things that are there now, if there is one.
+///
+/// # Errors
+/// `CONFLICT`: it is asked for in another way than that one was.
+pub(crate) fn waiting(tx: &mut Tx, new: &New<'_>) -> Result<Option<BatchRow>> {
     let now_ms = tx.view().clock().now_ms;
-    let wish = digest::of_wish(who, tenant, calls);
-    let found = tx.by_index(&BATCHES, WISH, &wish)?.pop().map(|(_, row)| row);
-    Ok(found.filter(|row| row.expires_ms > now_ms))
+    let wish = digest::of_wish(&new.created_by.name, new.tenant, &new.calls);
+    let is_of_these = |row: &BatchRow| {
+        row.expires_ms > now_ms
+            && row.seen.len() == new.seen.len()
+            && row.seen.iter().zip(&new.seen).all(|(then, now)| !then.is_other(now))
+    };
+    let all = tx.by_index(&BATCHES, WISH, &wish)?.into_iter().map(|(_, row)| row);
+    let found = all.rev().find(is_of_these);
+    match found.as_ref().and_then(|row| Some((row, differs(row, new)?))) {
+        Some((row, what)) => Err(asked_otherwise(row, what)),
+        None => Ok(found),
+    }
+}
+
+/// In what somebody asks otherwise than a batch that waits does; `None`: that one is what he asks for.
+fn differs(row: &BatchRow, new: &New<'_>) -> Option<String> {
+    if new.least > row.required {
+        return Some(format!("requires {}", row.required));
+    }
+    if new.life_seconds.is_some_and(|life| life * 1000 != row.life_ms) {
+        return Some(format!("waits for {} s in all", row.life_ms / 1000));
+    }
+    let is_reason_lost = !new.reason.is_empty() && new.reason != row.reason;
+    is_reason_lost.then(|| format!("has the reason {:?}", row.reason))
+}
+
+fn asked_otherwise(row: &BatchRow, what: String) -> Error {
+    let id = &row.id;
+    let detail = format!("approval {id} waits for the same already, and {what}");
+    let error = Error::new(Code::Conflict, detail).hint(format!(
+        "leave it at that, or take it back first: `palisade approval withdraw {id}`"
+    ));
+    // The same request would find the same one.
+    Error { retryable: false, ..error }
 }
 
 /// Writes a batch. It is held when anybody must approve it, and else it is released already.
 pub(crate) fn make(cx: &Context, tx: &mut Tx, new: New<'_>) -> Result<BatchRow> {
     check_scope(&new.scope)?;
-    let New { tenant, created_by, scope, calls, pins, reason, life_seconds, least } = new;
+    let New { tenant, created_by, scope, calls, seen, reason, life_seconds, least } = new;
     let policy = PolicyRow::of(tx, tenant)?;
     let required = policy.required(&scope).max(least);
     let state = if required == 0 { State::Released } else { State::Held };
-    let waiting = || BATCHES.by_index(tx.view(), HELD, &held_key(tenant));
-    if state == State::Held && waiting()?.len() >= HELD_MAX {
-        return Err(too_many(tenant));
+    if state == State::Held {
+        check_room(tx, tenant, &created_by.name)?;
     }
     let clock = tx.view().clock();
     let life_ms = life_seconds.unwrap_or(policy.life_seconds).min(LIFE_SECONDS_MAX) * 1000;
@@ -75,12 +105,13 @@ pub(crate) fn make(cx: &Context, tx: &mut Tx, new: New<'_>) -> Result<BatchRow> 
         state,
         scope,
         calls,
-        pins,
+        seen,
         commands: vec![],
         digest: String::new(),
         wish,
         reason,
         created_by: created_by.name.clone(),
+        makers: cx.ports.access.get()?.makers(tx, &created_by.name)?,
         created_at_ms: clock.wall_ms,
         life_ms,
         expires_ms: clock.now_ms.saturating_add(life_ms),
@@ -91,11 +122,11 @@ pub(crate) fn make(cx: &Context, tx: &mut Tx, new: New<'_>) -> Result<BatchRow> 
     row.digest = digest::of_batch(&row);
     if row.state == State::Held {
         life::told(tx, &row, "approval.held", &created_by.name, "");
+        tx.put(&BATCHES, &row.id, &row)?;
+        expiry::wake(tx, &row)?;
     } else {
-        row.ended = Some(life::ended(tx, &created_by.name, "no approval was asked for"));
+        life::close(tx, &mut row, State::Released, &created_by.name, "no approval was asked for")?;
     }
-    tx.put(&BATCHES, &row.id, &row)?;
-    expiry::wake(tx, &row)?;
     Ok(row)
 }
 
@@ -111,62 +142,137 @@ pub(crate) fn check_scope(scope: &[Scoped]) -> Result<()> {
     Ok(())
 }
 
-fn too_many(tenant: &str) -> Error {
+/// Refuses what would be one too many of a tenant's, or of one's who asks.
+fn check_room(tx: &Tx, tenant: &str, who: &str) -> Result<()> {
+    let waiting = BATCHES.by_index(tx.view(), HELD, &of_tenant(tenant))?;
+    let own = waiting.iter().filter(|(_, found)| found.value.created_by == who).count();
     let whose =
         if tenant.is_empty() { "the cluster".to_owned() } else { format!("tenant {tenant}") };
-    Error::new(Code::InvalidState, format!("{HELD_MAX} batches of {whose} wait for approval"))
-        .hint("approve, reject or withdraw some first: `palisade approval ls --state held`")
+    let (most, of) = if own >= HELD_OF_ONE_MAX {
+        (HELD_OF_ONE_MAX, format!("{whose} that {who} has asked for"))
+    } else if waiting.len() >= HELD_MAX {
+        (HELD_MAX, whose)
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(Code::InvalidState, format!("{most} batches of {of} wait for approval"))
+        .hint("approve, reject or withdraw some first: `palisade approval ls --state held`"))
 }
 
-/// A call that was tried: what it is about, and which rows it changes.
+/// A call that was tried: what it is about, and what it changes.
 pub(crate) struct Tried {
     pub about: Scoped,
-    pub pins: Vec<Pin>,
+    pub seen: Seen,
 }
 
 /// Tries a call under somebody's rights, without leaving anything of it: what it would refuse is refused now, and not
 /// after people have approved it.
-pub(crate) fn rehearse(
+pub(crate) fn rehearse_alone(
     known: &Known,
     cx: &MethodContext,
     tx: &Tx,
     tenant: &str,
     call: &HeldCall,
 ) -> Result<Tried> {
-    let mut stage = Tx::new(tx.view().clone());
-    let (about, on) = run(known, cx, &mut stage, &cx.principal, call)?;
-    if stage.is_empty() {
+    let mut alone = Tx::new(tx.view().clone());
+    let made = run(known, cx, &mut alone, &cx.principal, call)?;
+    tried(alone, made, tenant)
+}
+
+/// The same of one call of several: `stage` has those before it, and has it afterwards. A call that is refused alone may
+/// be one that the others make possible.
+pub(crate) fn rehearse(
+    known: &Known,
+    cx: &MethodContext,
+    stage: &mut Tx,
+    tenant: &str,
+    call: &HeldCall,
+) -> Result<Tried> {
+    let mut alone = Tx::new(stage.view().clone());
+    match run(known, cx, &mut alone, &cx.principal, call) {
+        Ok(made) => {
+            let tried = tried(alone, made, tenant)?;
+            run(known, cx, stage, &cx.principal, call)?;
+            Ok(tried)
+        }
+        // Of what is the cluster's it is not known then whether the call is about a tenant's.
+        Err(refused) if tenant.is_empty() => Err(refused),
+        Err(refused) => {
+            let before = pins(stage);
+            let Ok(made) = run(known, cx, stage, &cx.principal, call) else { return Err(refused) };
+            let mut seen = made.seen(stage);
+            seen.pins.retain(|pin| !before.contains(pin));
+            if seen.pins.is_empty() {
+                return Err(refused);
+            }
+            check_whose(stage, &made, tenant)?;
+            Ok(Tried { about: made.about, seen })
+        }
+    }
+}
+
+fn tried(alone: Tx, made: Made, tenant: &str) -> Result<Tried> {
+    if alone.is_empty() {
         return Err(Error::new(
             Code::InvalidState,
-            format!("{} of {} changes nothing", call.method, about.subject),
+            format!("{} of {} changes nothing", made.about.kind, made.about.subject),
         )
         .hint("it is done already: leave it out"));
     }
-    let told = whose(&stage, &on);
-    if told != tenant {
-        let owner = |tenant: &str| match tenant {
-            "" => "the cluster's".to_owned(),
-            tenant => format!("of tenant {tenant}"),
-        };
-        return Err(Error::new(
-            Code::InvalidInput,
-            format!("{} is {}, and the batch {}", about.subject, owner(&told), owner(tenant)),
-        )
-        .hint("one batch is about things of one tenant: make another for the rest"));
-    }
-    let pins = pins(&stage);
-    stage.build()?;
-    Ok(Tried { about, pins })
+    check_whose(&alone, &made, tenant)?;
+    let seen = made.seen(&alone);
+    alone.build()?;
+    Ok(Tried { about: made.about, seen })
 }
 
-/// The rows that are changed and were there before.
-pub(crate) fn pins(tx: &Tx) -> Vec<Pin> {
+/// Refuses a thing that is not of the tenant whose things a batch is about. Whose it is, its events say, or else the call.
+fn check_whose(stage: &Tx, made: &Made, tenant: &str) -> Result<()> {
+    let owner = whose(stage, &made.resource);
+    if owner == tenant {
+        return Ok(());
+    }
+    let of = |tenant: &str| match tenant {
+        "" => "the cluster's".to_owned(),
+        tenant => format!("of tenant {tenant}"),
+    };
+    Err(Error::new(
+        Code::InvalidInput,
+        format!("{} is {}, and the batch {}", made.about.subject, of(&owner), of(tenant)),
+    )
+    .hint("one batch is about things of one tenant: make another for the rest"))
+}
+
+fn pins(tx: &Tx) -> Vec<Pin> {
     let pin = |(table, key, created_rev): (&str, &[u8], u64)| Pin {
         table: table.to_owned(),
         key: hex::encode(key),
         created_rev,
     };
     tx.changed_rows().map(pin).collect()
+}
+
+/// A call that was made in a transaction.
+pub(crate) struct Made {
+    pub about: Scoped,
+    resource: Resource,
+    /// The id in its answer, if that has one.
+    id: Option<String>,
+}
+
+impl Made {
+    /// What the transaction changes and was there before; of the call's own thing, which row that is.
+    pub fn seen(&self, tx: &Tx) -> Seen {
+        let pins = pins(tx);
+        let key = self.id.as_ref().map(hex::encode);
+        let subject = pins.iter().find(|pin| key.as_ref() == Some(&pin.key)).cloned();
+        Seen { subject, pins }
+    }
+}
+
+/// What a call is about.
+pub(crate) fn about(known: &Known, call: &HeldCall) -> Result<Scoped> {
+    let resource = (known.method(&call.method)?.resource)(&call.input);
+    Ok(Scoped { subject: resource.to_string(), kind: call.method.clone() })
 }
 
 /// Makes a call in a transaction, under somebody's rights as they are in its view.
@@ -176,7 +282,7 @@ pub(crate) fn run(
     tx: &mut Tx,
     who: &Principal,
     call: &HeldCall,
-) -> Result<(Scoped, Resource)> {
+) -> Result<Made> {
     let method = known.method(&call.method)?;
     (method.validate)(&call.input)?;
     let resource = (method.resource)(&call.input);
@@ -194,8 +300,10 @@ pub(crate) fn run(
         if_match: call.if_match,
         ..cx.clone()
     };
-    handler(&own, tx, call.input.clone())?;
-    Ok((Scoped { subject: resource.to_string(), kind: call.method.clone() }, resource))
+    let answer = handler(&own, tx, call.input.clone())?;
+    let about = Scoped { subject: resource.to_string(), kind: call.method.clone() };
+    let id = answer.get("id").and_then(Value::as_str).map(str::to_owned);
+    Ok(Made { about, resource, id })
 }
 
 /// The input of a call of a batch: whose thing it is goes without saying.

@@ -5,7 +5,7 @@ use palisade_state::{Tx, View};
 
 use crate::{
     APPROVE,
-    hands::reachable,
+    hands::{Hand, reachable},
     policy::PolicyMode,
     records::{BATCHES, BatchRow, POLICIES, PolicyRow, State},
 };
@@ -60,7 +60,8 @@ fn unreachable(
     let (mut tx, mut stuck) = (Tx::new(view.clone()), vec![]);
     for row in held {
         let able = able(access, view, &row.tenant)?;
-        let most = reachable(access, &mut tx, &able, &row.created_by)?;
+        let creator = Hand::creator(access, &mut tx, row)?;
+        let most = reachable(access, &mut tx, &able, Some(&creator))?;
         if most < row.required as usize {
             stuck.push(format!("{} ({most} of {})", row.id, row.required));
         }
@@ -104,7 +105,7 @@ fn policies(access: &dyn Access, view: &View, found: &mut Vec<Finding>) -> Resul
             continue;
         }
         let able = able(access, view, &policy.tenant)?;
-        let most = reachable(access, &mut Tx::new(view.clone()), &able, "")?;
+        let most = reachable(access, &mut Tx::new(view.clone()), &able, None)?;
         let least = policy.required_of(1) as usize;
         // Whoever asks does not count, and is one of them as a rule.
         if most < least + 1 {

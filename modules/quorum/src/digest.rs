@@ -14,7 +14,7 @@ pub(crate) fn of(value: &Value) -> String {
 pub(crate) fn of_batch(row: &BatchRow) -> String {
     of(&json!({
         "id": row.id, "tenant": row.tenant, "createdBy": row.created_by, "reason": row.reason,
-        "scope": row.scope, "calls": row.calls, "commands": row.commands, "pins": row.pins,
+        "scope": row.scope, "calls": row.calls, "commands": row.commands, "seen": row.seen,
     }))
 }
 

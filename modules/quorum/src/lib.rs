@@ -2,9 +2,11 @@
 //!
 //! # Invariants
 //! - `QUO-1` What is held is not done before as many distinct operators as its batch requires have approved exactly what it
-//!   is, by its digest, each of whom may approve at that moment. The hand that made a batch never counts.
+//!   is, by its digest, each of whom may approve at that moment. The hand that made a batch never counts; whose hand
+//!   somebody was when he asked or approved he stays.
 //! - `QUO-2` A release is one transaction: all that the batch holds, under the rights that its maker has at that moment, or
-//!   nothing of it and the end of the batch as `failed`.
+//!   nothing of it and the end of the batch as `failed`. Each thing is the one that was approved, and not another that was
+//!   made since under its name.
 //! - `QUO-3` An end of a batch is one, and takes back what is held with it.
 //! - `QUO-4` What a held batch requires is what the policy said when it was made; no later policy lowers it.
 //! - `QUO-5` A command that is put in a batch is in its scope, and whoever approved before it came has not approved it.
@@ -36,8 +38,9 @@ use palisade_contract::{
 };
 use palisade_state::{Tx, View};
 
-pub use batch::{CALLS_MAX, HELD_MAX};
+pub use batch::{CALLS_MAX, HELD_MAX, HELD_OF_ONE_MAX};
 pub use expiry::EXPIRY_KIND;
+pub use life::ENDED_MAX;
 pub use methods::{Approve, CallInput, CreateApproval, EndApproval, ListApprovals, OneApproval};
 pub use policy::{ListPolicies, OnePolicy, PolicyMode, PolicyRecord, SetPolicy, Threshold};
 pub use records::State;

@@ -2,12 +2,17 @@
 
 use palisade_contract::{Code, Context, Error, Result};
 use palisade_state::Tx;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::records::{BATCHES, BatchRow, Ended, State};
+use crate::records::{BATCHES, BatchRow, ENDED, Ended, State, of_tenant};
+
+/// Batches of a tenant that have ended and are kept, at most.
+pub const ENDED_MAX: usize = 500;
+/// So many are forgotten with one end.
+const FORGET_MAX: usize = 8;
 
 /// An end that is now.
-pub(crate) fn ended(tx: &Tx, by: &str, why: &str) -> Ended {
+fn ended(tx: &Tx, by: &str, why: &str) -> Ended {
     let clock = tx.view().clock();
     Ended {
         at_ms: clock.wall_ms,
@@ -15,6 +20,35 @@ pub(crate) fn ended(tx: &Tx, by: &str, why: &str) -> Ended {
         by: by.to_owned(),
         why: why.to_owned(),
     }
+}
+
+/// Writes that a batch has ended. What its calls were is not kept with it: its scope says what it did to what.
+pub(crate) fn close(
+    tx: &mut Tx,
+    row: &mut BatchRow,
+    state: State,
+    by: &str,
+    why: &str,
+) -> Result<()> {
+    row.state = state;
+    row.ended = Some(ended(tx, by, why));
+    row.calls.iter_mut().for_each(|call| call.input = Value::Null);
+    row.seen.clear();
+    tx.put(&BATCHES, &row.id, row)?;
+    make_room(tx, row)?;
+    crate::expiry::wake(tx, row)
+}
+
+/// Forgets the oldest of a tenant's that have ended, when there are more than are kept beside this one.
+fn make_room(tx: &mut Tx, newest: &BatchRow) -> Result<()> {
+    let mut kept = BATCHES.by_index(tx.view(), ENDED, &of_tenant(&newest.tenant))?;
+    let over = (kept.len() + 1).saturating_sub(ENDED_MAX);
+    // Nothing changes them after their end.
+    kept.sort_by_key(|(_, found)| found.stamp.modified_rev);
+    for (id, _) in kept.into_iter().take(over.min(FORGET_MAX)) {
+        tx.delete(&BATCHES, &id)?;
+    }
+    Ok(())
 }
 
 /// Publishes what became of a batch.
@@ -63,9 +97,6 @@ pub(crate) fn end(
             Err(error) => return Err(error),
         }
     }
-    row.state = state;
-    row.ended = Some(ended(tx, by, why));
-    tx.put(&BATCHES, &row.id, row)?;
     told(tx, row, &format!("approval.{}", state.word()), by, why);
-    crate::expiry::wake(tx, row)
+    close(tx, row, state, by, why)
 }

@@ -1,6 +1,6 @@
 //! The methods `approvals.*`.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use palisade_contract::{
     Check, Code, Error, Method, MethodContext, Problems, Resource, Result, Verb, Watched,
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::{
     APPROVE,
     batch::{self, CALLS_MAX, New},
-    hands,
+    hands::{self, Hand},
     known::Known,
     life,
     policy::{check_life, check_required, wrong},
@@ -186,14 +186,15 @@ pub(crate) fn methods(known: &Arc<Known>) -> Vec<Method> {
     ]
 }
 
-/// The calls of an input, each tried under the caller's rights.
+/// The calls of an input, each tried under the caller's rights, and all of them one after the other.
 fn calls(
     known: &Known,
     cx: &MethodContext,
     tx: &Tx,
     input: &CreateApproval,
 ) -> Result<(Vec<HeldCall>, Vec<batch::Tried>)> {
-    let (mut calls, mut tried) = (vec![], vec![]);
+    let (mut calls, mut tried, mut about) = (vec![], vec![], BTreeSet::new());
+    let mut stage = Tx::new(tx.view().clone());
     for (position, call) in input.calls.iter().enumerate() {
         let at = |mut error: Error| {
             for problem in &mut error.problems {
@@ -205,9 +206,13 @@ fn calls(
         let given = Value::Object(call.input.clone());
         let given = batch::within(known, &call.method, given, &input.tenant).map_err(at)?;
         let one = HeldCall { method: call.method.clone(), input: given, if_match: call.if_match };
-        tried.push(batch::rehearse(known, cx, tx, &input.tenant, &one).map_err(at)?);
+        if !about.insert(batch::about(known, &one).map_err(at)?) {
+            return Err(wrong(&format!("/calls/{position}"), "must have each thing once"));
+        }
+        tried.push(batch::rehearse(known, cx, &mut stage, &input.tenant, &one).map_err(at)?);
         calls.push(one);
     }
+    stage.build()?;
     Ok((calls, tried))
 }
 
@@ -220,43 +225,29 @@ fn create(
     cx.context.ports.tenant_open(tx, &input.tenant)?;
     let (calls, tried) = calls(known, cx, tx, &input)?;
     let who = &cx.principal;
-    if let Some(there) = batch::waiting(tx, &who.name, &input.tenant, &calls)? {
+    let (scope, seen): (Vec<_>, Vec<_>) =
+        tried.into_iter().map(|tried| (tried.about, tried.seen)).unzip();
+    let new = New {
+        tenant: &input.tenant,
+        created_by: who,
+        scope,
+        calls,
+        seen,
+        reason: input.reason,
+        life_seconds: input.life_seconds,
+        least: input.required.unwrap_or(0),
+    };
+    if let Some(there) = batch::waiting(tx, &new)? {
         return shown_now(cx, tx, &there);
     }
-    let (scope, pins): (Vec<_>, Vec<_>) =
-        tried.into_iter().map(|tried| (tried.about, tried.pins)).unzip();
-    batch::check_scope(&scope)?;
-    all_at_once(known, cx, tx, &calls)?;
-    let row = batch::make(
-        &cx.context,
-        tx,
-        New {
-            tenant: &input.tenant,
-            created_by: who,
-            scope,
-            calls,
-            pins: pins.into_iter().flatten().collect(),
-            reason: input.reason,
-            life_seconds: input.life_seconds,
-            least: input.required.unwrap_or(0),
-        },
-    )?;
+    let calls = new.calls.clone();
+    let row = batch::make(&cx.context, tx, new)?;
     if row.state == State::Released {
-        for call in &row.calls {
+        for call in &calls {
             batch::run(known, cx, tx, who, call)?;
         }
     }
     shown::record(&cx.context, tx.view(), &row, 0)
-}
-
-/// Tries all calls together, so that what is too large for one transaction is refused before anybody approves it.
-fn all_at_once(known: &Known, cx: &MethodContext, tx: &Tx, calls: &[HeldCall]) -> Result<()> {
-    let mut stage = Tx::new(tx.view().clone());
-    for call in calls {
-        batch::run(known, cx, &mut stage, &cx.principal, call)?;
-    }
-    stage.build()?;
-    Ok(())
 }
 
 fn list<'a>(
@@ -322,7 +313,8 @@ fn approve(
             return Err(Error::new(Code::TooLarge, "so many approvals of one batch are not kept"));
         }
         let (at_ms, digest) = (tx.view().clock().wall_ms, row.digest.clone());
-        row.approvals.push(Approval { principal: who.clone(), at_ms, digest });
+        let makers = cx.context.ports.access.get()?.makers(tx, who)?;
+        row.approvals.push(Approval { principal: who.clone(), at_ms, digest, makers });
         life::told(tx, &row, "approval.approved", who, "");
     }
     release::if_approved(known, cx, tx, &mut row)?;
@@ -353,17 +345,18 @@ fn may_count(cx: &MethodContext, tx: &mut Tx, row: &BatchRow) -> Result<()> {
         Error::new(Code::AccessDenied, format!("{who} does not count for approval {}: {why}", row.id))
             .hint("somebody else must approve it: nobody approves twice, or what his own hand has asked for")
     };
-    if let Some(why) = hands::same(&*access, tx, who, &row.created_by)? {
+    let own = Hand::now(&*access, tx, who)?;
+    if let Some(why) = own.same(&Hand::creator(&*access, tx, row)?) {
         let why = if *who == row.created_by { "it asked for it".to_owned() } else { why };
         return Err(refused(why));
     }
     let counted = hands::counted(&*access, tx, row)?;
     for (approval, _) in row.approvals.iter().zip(counted).filter(|(_, why)| why.is_none()) {
-        let other = &approval.principal;
-        if other != who
-            && let Some(why) = hands::same(&*access, tx, who, other)?
+        let other = Hand::since(&*access, tx, &approval.principal, &approval.makers)?;
+        if approval.principal != *who
+            && let Some(why) = own.same(&other)
         {
-            return Err(refused(format!("{other} has approved it, and {why}")));
+            return Err(refused(format!("{} has approved it, and {why}", approval.principal)));
         }
     }
     // At the release it is asked again whether it may; somebody who is not known by then would never count.

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
+    batch::CALLS_MAX,
     known::Known,
     records::{POLICIES, PolicyRow, policy_key},
 };
@@ -31,8 +32,8 @@ pub(crate) const LIFE_SECONDS_MIN: u64 = 60;
 const THRESHOLDS_MAX: usize = 16;
 /// Operators that a policy can ask for.
 pub(crate) const REQUIRED_MAX: u32 = 16;
-/// The largest size that a threshold can be about.
-const SIZE_MAX: u32 = 10_000;
+/// The largest size that a threshold can be about: no batch is larger.
+const SIZE_MAX: u32 = CALLS_MAX as u32;
 
 /// Whether a tenant asks for approvals.
 #[derive(
@@ -326,7 +327,9 @@ fn get(_: &MethodContext, view: &View, input: OnePolicy) -> Result<PolicyRecord>
 fn set(known: &Known, cx: &MethodContext, tx: &mut Tx, input: SetPolicy) -> Result<PolicyRecord> {
     let mut problems = Problems::default();
     for (position, kind) in input.kinds.iter().enumerate() {
-        if !known.kinds().any(|one| one == kind) {
+        if input.kinds.iter().take(position).any(|one| one == kind) {
+            problems.add(format!("/kinds/{position}"), "is there already");
+        } else if !known.kinds().any(|one| one == kind) {
             let near = nearest(kind, known.kinds())
                 .map_or(String::new(), |near| format!("; did you mean {near:?}?"));
             let rule = format!(

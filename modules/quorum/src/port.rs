@@ -39,7 +39,7 @@ impl Approvals for Port {
             created_by: &request.created_by,
             scope: request.scope.clone(),
             calls: vec![],
-            pins: vec![],
+            seen: vec![],
             reason: request.reason.clone(),
             life_seconds: life,
             least: 0,
@@ -126,21 +126,20 @@ impl Port {
             input: batch::within(&self.known, name, call.input.clone(), call.tenant)?,
             if_match: cx.if_match,
         };
-        let calls = vec![held.clone()];
-        if let Some(there) = batch::waiting(tx, &cx.principal.name, call.tenant, &calls)? {
-            return Ok(there);
-        }
-        let tried = batch::rehearse(&self.known, cx, tx, call.tenant, &held)?;
+        let tried = batch::rehearse_alone(&self.known, cx, tx, call.tenant, &held)?;
         let new = New {
             tenant: call.tenant,
             created_by: &cx.principal,
             scope: vec![tried.about],
-            calls,
-            pins: tried.pins,
+            calls: vec![held],
+            seen: vec![tried.seen],
             reason: String::new(),
             life_seconds: None,
             least: 1,
         };
+        if let Some(there) = batch::waiting(tx, &new)? {
+            return Ok(there);
+        }
         batch::make(&cx.context, tx, new)
     }
 }

@@ -1,5 +1,7 @@
 //! What is stored of batches and of policies.
 
+use std::collections::BTreeSet;
+
 use palisade_contract::{CommandId, approvals::Scoped};
 use palisade_state::{Index, Table};
 use schemars::JsonSchema;
@@ -84,6 +86,38 @@ pub(crate) struct Pin {
     pub created_rev: u64,
 }
 
+/// What a held call changes, as it was when the call was held.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Seen {
+    /// The row whose key is the id that the call answers: the thing itself.
+    #[serde(default)]
+    pub subject: Option<Pin>,
+    /// All rows.
+    pub pins: Vec<Pin>,
+}
+
+impl Seen {
+    /// Whether a call that changes what is seen now would change something else than this: a thing that was made since
+    /// under the name or the id of the one that was meant. `QUO-2`
+    pub fn is_other(&self, now: &Self) -> bool {
+        let is_same_row = |one: &Pin, other: &Pin| one.table == other.table && one.key == other.key;
+        let made_again = |pin: &Pin| {
+            now.pins.iter().any(|now| is_same_row(pin, now) && pin.created_rev != now.created_rev)
+        };
+        if self.pins.iter().any(made_again) {
+            return true;
+        }
+        if self.subject.is_some() {
+            return self.subject != now.subject;
+        }
+        // Nothing says which of the rows is the thing: of each table one must be there still.
+        let is_left =
+            |table: &str| self.pins.iter().any(|pin| pin.table == table && now.pins.contains(pin));
+        !self.pins.iter().all(|pin| is_left(&pin.table))
+    }
+}
+
 /// That somebody approved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -94,6 +128,9 @@ pub(crate) struct Approval {
     pub at_ms: u64,
     /// The digest of what was approved.
     pub digest: String,
+    /// Who had made him, or a credential of his, then.
+    #[serde(default)]
+    pub makers: BTreeSet<String>,
 }
 
 /// How a batch ended.
@@ -127,9 +164,9 @@ pub(crate) struct BatchRow {
     /// The calls that it makes when it is released.
     #[serde(default)]
     pub calls: Vec<HeldCall>,
-    /// What those calls changed when they were tried.
+    /// What each of those calls changed when it was tried.
     #[serde(default)]
-    pub pins: Vec<Pin>,
+    pub seen: Vec<Seen>,
     /// The commands that were put in it.
     #[serde(default)]
     pub commands: Vec<HeldCommand>,
@@ -143,6 +180,9 @@ pub(crate) struct BatchRow {
     pub reason: String,
     /// Who made it.
     pub created_by: String,
+    /// Who had made that one, or a credential of his, then.
+    #[serde(default)]
+    pub makers: BTreeSet<String>,
     /// Wall-clock milliseconds.
     pub created_at_ms: u64,
     /// For how many milliseconds it waits.
@@ -183,6 +223,8 @@ pub(crate) struct PolicyRow {
 
 /// The index of what is held, by whose it is.
 pub(crate) const HELD: &str = "held";
+/// The index of what has ended, by whose it is.
+pub(crate) const ENDED: &str = "ended";
 /// The index of what is held, by who wants what.
 pub(crate) const WISH: &str = "wish";
 
@@ -190,7 +232,8 @@ pub(crate) const WISH: &str = "wish";
 pub(crate) static BATCHES: Table<String, BatchRow> = Table::new(
     "approvals",
     &[
-        Index { name: HELD, keys: |row| if_held(row, format!("t/{}", row.tenant)) },
+        Index { name: HELD, keys: |row| if_held(row, of_tenant(&row.tenant)) },
+        Index { name: ENDED, keys: |row| if_ended(row, of_tenant(&row.tenant)) },
         Index { name: WISH, keys: |row| if_held(row, row.wish.clone()) },
     ],
 );
@@ -202,8 +245,12 @@ fn if_held(row: &BatchRow, key: String) -> Vec<String> {
     if row.state == State::Held && !key.is_empty() { vec![key] } else { vec![] }
 }
 
-/// The key in the index of what is held of a tenant.
-pub(crate) fn held_key(tenant: &str) -> String {
+fn if_ended(row: &BatchRow, key: String) -> Vec<String> {
+    if row.state == State::Held { vec![] } else { vec![key] }
+}
+
+/// The key in the indexes of what is held and of what has ended of a tenant.
+pub(crate) fn of_tenant(tenant: &str) -> String {
     format!("t/{tenant}")
 }
 

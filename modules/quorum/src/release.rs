@@ -8,7 +8,7 @@ use crate::{
     hands::{counted, resource},
     known::Known,
     life,
-    records::{BATCHES, BatchRow, State},
+    records::{BATCHES, BatchRow, Seen, State},
 };
 
 /// Releases a batch when as many have approved it as it requires; else it goes on waiting. `QUO-1`, `QUO-2`
@@ -29,11 +29,8 @@ pub(crate) fn if_approved(
     let by = cx.principal.name.clone();
     match tx.attempt(|tx| carry_out(known, cx, tx, row)) {
         Ok(()) => {
-            row.state = State::Released;
-            row.ended = Some(life::ended(tx, &by, ""));
-            tx.put(&BATCHES, &row.id, row)?;
             life::told(tx, row, "approval.released", &by, "");
-            crate::expiry::wake(tx, row)
+            life::close(tx, row, State::Released, &by, "")
         }
         Err(why) if is_final(&why) => {
             let why = format!("{}: {}", why.code, why.detail);
@@ -69,10 +66,10 @@ fn carry_out(known: &Known, cx: &MethodContext, tx: &mut Tx, row: &BatchRow) -> 
         let leave = whose_leave(&**access, tx.view(), &creator, "compute:quorum:request", &about);
         ports.tenant_writable(tx, &leave)?;
     }
-    for call in &row.calls {
-        batch::run(known, cx, tx, &creator, call)?;
+    for (position, call) in row.calls.iter().enumerate() {
+        let made = batch::run(known, cx, tx, &creator, call)?;
+        same_thing(row.seen.get(position), &made.seen(tx), &made.about.subject)?;
     }
-    unchanged(tx, row)?;
     for command in &row.commands {
         ports.commands.get()?.release(tx, &command.id)?;
     }
@@ -80,17 +77,10 @@ fn carry_out(known: &Known, cx: &MethodContext, tx: &mut Tx, row: &BatchRow) -> 
 }
 
 /// Refuses what was removed and made again under the same name since it was approved.
-fn unchanged(tx: &Tx, row: &BatchRow) -> Result<()> {
-    for now in batch::pins(tx) {
-        let same = |pin: &&crate::records::Pin| pin.table == now.table && pin.key == now.key;
-        if let Some(then) = row.pins.iter().find(same)
-            && then.created_rev != now.created_rev
-        {
-            return Err(Error::new(
-                Code::PreconditionFailed,
-                "something in its scope was removed and made again since it was asked for",
-            ));
-        }
+fn same_thing(then: Option<&Seen>, now: &Seen, subject: &str) -> Result<()> {
+    if then.is_some_and(|then| !then.is_other(now)) {
+        return Ok(());
     }
-    Ok(())
+    let detail = format!("{subject} was removed and made again since it was asked for");
+    Err(Error::new(Code::PreconditionFailed, detail))
 }

@@ -17,7 +17,7 @@ use crate::{
 pub struct CallRecord {
     /// Which method.
     pub method: String,
-    /// Its input.
+    /// Its input; not kept once the batch has ended.
     pub input: Value,
     /// Only at this revision of what it is about.
     pub if_match: Option<u64>,

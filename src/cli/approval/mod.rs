@@ -57,11 +57,11 @@ enum Verb {
     },
     /// Ask for several destructive calls at once, made all or none
     Request(request::Request),
-    /// Approve what somebody else asked for; what is approved is shown
+    /// Approve what somebody else asked for, once you have seen it
     Approve {
         /// Its id
         approval: String,
-        /// What you have looked at, as `show` has it; without it, what it is now is shown and approved
+        /// What you have looked at, as `show` has it; without it, a terminal is shown what it is now and asked
         #[arg(long, value_name = "SHA256")]
         digest: Option<String>,
         /// Only say what would be done
@@ -159,6 +159,9 @@ async fn approve(
         None => {
             let now = client.call(Call::get(path(approval))).await?.body;
             output::say(page(&now).trim_end());
+            let question = format!("Approve {approval}?");
+            let agreed = if dry_run { Some(true) } else { edge::asked(&question).await };
+            seen(approval, agreed)?;
             cell(&now, "/digest")
         }
     };
@@ -177,6 +180,18 @@ async fn approve(
             output::say(progress(&record));
             Ok(())
         }
+    }
+}
+
+/// Nobody approves what he has not seen: without a digest somebody at a terminal must have said yes.
+fn seen(approval: &str, agreed: Option<bool>) -> Outcome {
+    match agreed {
+        Some(true) => Ok(()),
+        Some(false) => Err(Failure::new(Exit::Denied, format!("approval {approval} is not approved"))
+            .hint(format!("to say no to it for good: `palisade approval reject {approval}`"))),
+        None => Err(Failure::usage("nothing says what is approved: --digest is missing").hint(format!(
+            "look at it first, and pass the digest that it has: `palisade approval show {approval}`"
+        ))),
     }
 }
 
@@ -233,6 +248,14 @@ fn end_of(record: &Value) -> Option<Outcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_digest_somebody_must_have_agreed() {
+        let exit = |agreed| seen("ap_1", agreed).map_err(|failure| failure.exit);
+        assert_eq!(exit(Some(true)), Ok(()));
+        assert_eq!(exit(Some(false)), Err(Exit::Denied));
+        assert_eq!(exit(None), Err(Exit::Usage));
+    }
 
     #[test]
     fn an_end_that_is_no_release_is_a_failure_with_its_own_exit_code() {

@@ -67,12 +67,30 @@ fn what_has_ended_is_forgotten_after_a_month() {
 }
 
 #[test]
+fn what_has_ended_takes_bounded_room() {
+    let world = World::new();
+    let first = world.asked("ada", &["t0"]);
+    let shown = world.get(&first);
+    assert_eq!(shown["calls"][0]["input"], json!(null), "its input is not kept");
+    assert_eq!(shown["scope"][0]["subject"], "thing/t0");
+    for n in 1..crate::ENDED_MAX {
+        world.asked("ada", &[&format!("t{n}")]);
+    }
+    assert_eq!(world.batches(), crate::ENDED_MAX);
+    let last = world.asked("ada", &["lamp"]);
+    assert_eq!(world.batches(), crate::ENDED_MAX);
+    assert_eq!(world.state(&last), "released");
+    let gone = world.as_who("admin", "approvals.get", &json!({ "approval": first })).unwrap_err();
+    assert_eq!(gone.code, Code::NotFound, "the oldest goes first");
+}
+
+#[test]
 fn a_tenant_that_is_deleted_leaves_nothing() {
     let world = World::new();
     world.policy(&[(1, 1)]);
     let things: Vec<String> = (0..120).map(|n| format!("t{n}")).collect();
-    for thing in &things {
-        world.asked("ada", &[thing.as_str()]);
+    for (n, thing) in things.iter().enumerate() {
+        world.asked(["ada", "bob", "carol"][n % 3], &[thing.as_str()]);
     }
     let used = world.quorum.tenants_in_use(&world.view()).unwrap();
     assert!(used.contains("acme"));

@@ -62,12 +62,86 @@ fn the_same_wish_is_held_once() {
 fn so_many_wait_and_no_more() {
     let world = World::new();
     world.policy(&[(1, 1)]);
-    for n in 0..crate::HELD_MAX {
+    for n in 0..crate::HELD_OF_ONE_MAX {
         world.asked("ada", &[&format!("t{n}")]);
     }
     world.thing("lamp", "ok");
     let refused = world.ask("ada", &["lamp"]).unwrap_err();
-    assert_eq!(refused.code, Code::InvalidState);
+    assert_eq!(refused.code, Code::InvalidState, "nobody takes the room of all");
+    assert!(refused.detail.contains("that user/ada has asked for"), "{refused}");
+    for n in 0..crate::HELD_MAX - crate::HELD_OF_ONE_MAX {
+        world.asked(["bob", "carol", "dave"][n % 3], &[&format!("u{n}")]);
+    }
+    world.person("erin", "operator");
+    let refused = world.ask("erin", &["lamp"]).unwrap_err();
+    assert_eq!(refused.detail, "200 batches of tenant acme wait for approval");
+}
+
+#[test]
+fn the_same_wish_in_another_way_is_not_lost() {
+    let world = World::new();
+    world.policy(&[(1, 1)]);
+    let id = world.asked("ada", &["lamp"]);
+    let ask = |more: Value| {
+        let calls = json!([{"method": "things.remove", "input": {"thing": "lamp"}}]);
+        let mut input = json!({ "calls": calls });
+        input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        world.as_who("ada", "approvals.create", &input)
+    };
+    for (more, what) in [
+        (json!({"required": 2}), "requires 1"),
+        (json!({"lifeSeconds": 60}), "waits for 86400 s in all"),
+        (json!({"reason": "another"}), "has the reason \"they are old\""),
+    ] {
+        let refused = ask(more.clone()).unwrap_err();
+        assert_eq!((refused.code, refused.retryable), (Code::Conflict, false), "{more}");
+        assert_eq!(refused.detail, format!("approval {id} waits for the same already, and {what}"));
+    }
+    for less in [json!({}), json!({"required": 1}), json!({"lifeSeconds": 86_400})] {
+        assert_eq!(ask(less).unwrap()["id"], id.as_str(), "nothing of it is lost");
+    }
+}
+
+#[test]
+fn a_wish_for_another_thing_of_the_same_name_is_another() {
+    let world = World::new();
+    world.policy(&[(1, 1)]);
+    let old = world.asked("ada", &["lamp"]);
+    world.call("things.remove", &json!({"thing": "lamp", "tenant": "acme"}));
+    let new = world.asked("ada", &["lamp"]);
+    assert_ne!(new, old);
+    assert_eq!(world.ask("ada", &["lamp"]).unwrap()["id"], new.as_str());
+    assert_eq!(world.approve("bob", &new).unwrap()["state"], "released");
+}
+
+#[test]
+fn what_says_nothing_of_whose_it_is_is_whose_it_was_asked_of() {
+    let world = World::new();
+    world.policy(&[(1, 1)]);
+    world.thing("lamp", "ok");
+    let calls = json!([{"method": "things.melt", "input": {"thing": "lamp", "tenant": "acme"}}]);
+    let held = world.as_who("ada", "approvals.create", &json!({ "calls": calls })).unwrap();
+    assert_eq!(held["state"], "held");
+    let mixed = world.as_who("admin", "approvals.create", &json!({ "calls": calls })).unwrap_err();
+    assert_eq!(mixed.code, Code::InvalidInput, "a thing of acme in a batch of the cluster");
+}
+
+#[test]
+fn a_call_may_need_one_before_it() {
+    let world = World::new();
+    world.policy(&[(1, 1)]);
+    world.thing("box", "stuck");
+    world.thing("box-lock", "ok");
+    let unlock = json!({"method": "things.remove", "input": {"thing": "box-lock"}});
+    let open = json!({"method": "things.open", "input": {"thing": "box"}});
+    let ask = |calls: Value| world.as_who("ada", "approvals.create", &json!({ "calls": calls }));
+    assert_eq!(
+        ask(json!([open, unlock])).unwrap_err().detail,
+        "call 1 (things.open): it is locked"
+    );
+    let id = ask(json!([unlock, open])).unwrap()["id"].as_str().unwrap().to_owned();
+    assert_eq!(world.approve("bob", &id).unwrap()["state"], "released");
+    assert!(!world.has("box") && !world.has("box-lock"));
 }
 
 #[test]
@@ -84,6 +158,11 @@ fn thresholds_rise_from_one() {
     assert_eq!(at(json!([{"size": 1, "required": 0}])), "/thresholds/0/required");
     let fewer = json!([{"size": 1, "required": 2}, {"size": 3, "required": 1}]);
     assert_eq!(at(fewer), "/thresholds/1/required");
+    let never = json!([{"size": 1, "required": 1}, {"size": 101, "required": 2}]);
+    assert_eq!(at(never), "/thresholds/1/size", "no batch is that large");
+    let kinds = json!({"tenant": "acme", "mode": "on", "kinds": ["acme.wipe", "acme.wipe"]});
+    let twice = world.as_who("admin", "approvalPolicies.set", &kinds).unwrap_err();
+    assert_eq!(twice.problems[0].pointer, "/kinds/1");
     let falling = json!([{"size": 1, "required": 1}, {"size": 1, "required": 2}]);
     assert_eq!(at(falling), "/thresholds/1/size");
 }

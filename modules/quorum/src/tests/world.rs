@@ -100,10 +100,28 @@ impl Module for Things {
             Resource::of_tenant("thing", text("thing"), text("tenant"))
         };
         let action = "compute:things:write";
+        let melt = |_: &MethodContext, tx: &mut Tx, input: OneThing| {
+            tx.delete(&THINGS, &format!("{}/{}", input.tenant, input.thing))?;
+            Ok(json!({}))
+        };
+        let polish = |_: &MethodContext, tx: &mut Tx, input: OneThing| {
+            let key = format!("{}/{}", input.tenant, input.thing);
+            let found = tx.get(&THINGS, &key)?;
+            if found.is_some_and(|does| does == "stuck") {
+                let of_it = format!("{}/{}-lock", input.tenant, input.thing);
+                if tx.get(&THINGS, &of_it)?.is_some() {
+                    return Err(Error::new(palisade_contract::Code::InvalidState, "it is locked"));
+                }
+            }
+            tx.delete(&THINGS, &key)?;
+            Ok(json!({}))
+        };
         let look = |_: &MethodContext, _: &mut Tx, _: OneThing| Ok(json!({}));
         vec![
             Method::mutation("things", "remove", action, remove).destructive().on(on),
             Method::mutation("things", "paint", action, look).on(on),
+            Method::mutation("things", "melt", action, melt).destructive().on(on),
+            Method::mutation("things", "open", action, polish).destructive().on(on),
             Method::mutation("things", "burn", action, look)
                 .secret(&["thing"])
                 .destructive()
