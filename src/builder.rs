@@ -113,7 +113,13 @@ mod tenants;
 
 #[cfg(test)]
 mod tests {
+    use futures::future::BoxFuture;
     use palisade_capacity::CapacityModule;
+    use palisade_contract::{
+        Context,
+        audit::{AuditBatch, AuditSink, RegisteredAuditSink},
+        module::Extension,
+    };
 
     use super::*;
 
@@ -181,9 +187,46 @@ mod tests {
         }
     }
 
+    /// A module with an audit sink: with it comes the one that fills sinks.
+    struct Sinking;
+
+    impl AuditSink for Sinking {
+        fn deliver<'a>(
+            &'a self,
+            _: &'a Context,
+            _: &'a AuditBatch,
+        ) -> BoxFuture<'a, palisade_contract::Result<()>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+
+    impl Module for Sinking {
+        fn name(&self) -> &'static str {
+            "sinking"
+        }
+
+        fn extensions(&self) -> Vec<Extension> {
+            vec![Extension { kind: "audit-sink", id: "drain", version: "1" }]
+        }
+
+        fn audit_sinks(&self) -> Vec<RegisteredAuditSink> {
+            let sink = std::sync::Arc::new(Self);
+            vec![RegisteredAuditSink { id: "drain", version: "1", sink }]
+        }
+    }
+
+    #[test]
+    fn where_a_module_has_an_audit_sink_there_is_one_that_fills_them() {
+        let registry = assembled(&Builder::new().module(Sinking)).unwrap().registry;
+        let names: Vec<&str> = registry.modules().iter().map(|module| module.name()).collect();
+        assert_eq!(names[names.len() - 2..], ["audit-sinks", "sinking"], "ORDER-1");
+        let bare = assembled(&Builder::new()).unwrap().registry;
+        assert!(bare.modules().iter().all(|module| module.name() != "audit-sinks"));
+    }
+
     #[test]
     fn every_table_of_the_sources_is_declared() {
-        let registry = assembled(&Builder::new()).unwrap().registry;
+        let registry = assembled(&Builder::new().module(Sinking)).unwrap().registry;
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut found = vec![];
         for rooms in ["modules", "scheduler/src", "api", "src"] {

@@ -28,6 +28,7 @@ const LINES_MAX: usize = 6;
 pub(super) async fn one(tools: &Tools, injected: &mut Injected) -> Result<()> {
     let rig = &tools.rig;
     let _one_at_a_time = rig.loss.lock().await;
+    members::all_vote(rig).await?;
     let planned = injected.planned;
     let taken = take(rig, planned.target).await?;
     let (seat, member) = (taken.seat, &taken.seat.member);

@@ -57,6 +57,18 @@ pub(crate) async fn voters(rig: &Rig) -> Option<Vec<u64>> {
     (!changes).then(|| rig::voters(&answer.body))
 }
 
+/// Waits until each replica of the cluster votes. One that lost what it had and has not come back yet, whatever that took, is the
+/// one that may be lost: a second one would be the majority of three.
+pub(super) async fn all_vote(rig: &Rig) -> Result<()> {
+    let whole = clock::poll(VOTES_LIMIT, 4 * LOOK, || async {
+        let voters = voters(rig).await?;
+        let mut seated: Vec<u64> = rig.seats.iter().filter_map(Seat::id).collect();
+        seated.sort_unstable();
+        (voters == seated).then_some(())
+    });
+    whole.await.context("not every replica votes, and so no other one may lose what it has")
+}
+
 /// While one leader after the other falls nobody gets to vote: after a while the other faults wait.
 ///
 /// Nobody who asks may hold a seat: another fault may wait for it, and this one for that.
@@ -137,6 +149,7 @@ pub(super) async fn repair(tools: &Tools, seat: &Seat) -> Result<()> {
 pub(super) async fn change(tools: &Tools, injected: &mut Injected) -> Result<()> {
     let rig = &tools.rig;
     let _one_at_a_time = rig.loss.lock().await;
+    all_vote(rig).await?;
     let free =
         rig.seats.iter().find(|seat| seat.id().is_none()).context("there is no free seat")?;
     injected.begin(tools, [&free.member]);
@@ -196,6 +209,7 @@ fn wrong_exit(tools: &Tools, member: &Member, status: String) -> Exit {
 pub(super) async fn replace(tools: &Tools, injected: &mut Injected) -> Result<()> {
     let rig = &tools.rig;
     let _one_at_a_time = rig.loss.lock().await;
+    all_vote(rig).await?;
     let taken = take(rig, injected.planned.target).await?;
     let seat = taken.seat;
     let old = seat.id().context("nobody sits there")?;
