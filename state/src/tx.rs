@@ -68,6 +68,7 @@ pub struct Tx {
     enqueues: BTreeMap<(String, String), u64>,
     writes: BTreeMap<RowId, Option<Vec<u8>>>,
     index_writes: BTreeMap<RowId, Option<Vec<u8>>>,
+    about: Option<String>,
     txn: Txn,
 }
 
@@ -83,6 +84,7 @@ impl Tx {
             enqueues: BTreeMap::new(),
             writes: BTreeMap::new(),
             index_writes: BTreeMap::new(),
+            about: None,
             txn,
         }
     }
@@ -356,9 +358,15 @@ impl Tx {
         if tenants.all(|tenant| tenant == first) { first } else { "" }
     }
 
-    /// Chains an audit record.
+    /// Chains an audit record, about what [`Tx::audited_as`] said.
     pub fn audit(&mut self, draft: AuditDraft) {
-        self.txn.audit = Some(draft);
+        let resource = self.about.clone().unwrap_or(draft.resource);
+        self.txn.audit = Some(AuditDraft { resource, ..draft });
+    }
+
+    /// Says what its audit record is about, if it gets one, where that is more than the call names.
+    pub fn audited_as(&mut self, resource: String) {
+        self.about = Some(resource);
     }
 
     /// Makes it safe to propose twice.

@@ -24,6 +24,38 @@ pub struct Scoped {
     pub kind: String,
 }
 
+/// Bytes of the scope in an audit record, at most.
+const AUDITED_BYTES_MAX: usize = 32 * 1024;
+
+/// What an audit record says of a batch: `approval/<id> by <who asked>: <kind> <subject>, <kind> <subject>`.
+#[must_use]
+pub fn audited(batch: &str, created_by: &str, scope: &[Scoped]) -> String {
+    let mut text = format!("approval/{batch}{BY}{created_by}: ");
+    for (position, one) in scope.iter().enumerate() {
+        let next = format!("{} {}", one.kind, one.subject);
+        if text.len() + next.len() > AUDITED_BYTES_MAX {
+            text.push_str(&format!("and {} more", scope.len() - position));
+            return text;
+        }
+        let comma = if position + 1 < scope.len() { ", " } else { "" };
+        text.push_str(&next);
+        text.push_str(comma);
+    }
+    text
+}
+
+const BY: &str = " by ";
+
+/// The subjects in what an audit record says of a batch; none: it says something else.
+pub fn audited_subjects(resource: &str) -> impl Iterator<Item = &str> {
+    let scope = resource
+        .strip_prefix("approval/")
+        .and_then(|rest| rest.split_once(BY))
+        .and_then(|(_, rest)| rest.split_once(": "))
+        .map_or("", |(_, scope)| scope);
+    scope.split(", ").filter_map(|one| one.split_once(' ')).map(|(_, subject)| subject)
+}
+
 /// A batch that is to be, for commands that its maker puts in it.
 #[derive(Clone, Debug)]
 pub struct BatchRequest {
@@ -98,4 +130,32 @@ pub trait Approvals: Send + Sync {
     /// # Errors
     /// `UNSUPPORTED` for a call that cannot be held; `INVALID_STATE` when too many wait.
     fn hold(&self, cx: &MethodContext, tx: &mut Tx, call: Asked<'_>) -> Result<Value>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scoped(subject: &str) -> Scoped {
+        Scoped { subject: subject.to_owned(), kind: "workloads.remove".to_owned() }
+    }
+
+    #[test]
+    fn what_an_audit_record_says_of_a_batch_is_read_again() {
+        let text = audited("ap_1", "user/ada", &[scoped("workload/web"), scoped("workload/db")]);
+        assert_eq!(
+            text,
+            "approval/ap_1 by user/ada: workloads.remove workload/web, workloads.remove workload/db"
+        );
+        let subjects: Vec<&str> = audited_subjects(&text).collect();
+        assert_eq!(subjects, ["workload/web", "workload/db"]);
+        for other in
+            ["workload/web", "approval/ap_1", "approval/*", "workload/a by b: c workload/d"]
+        {
+            assert_eq!(audited_subjects(other).next(), None, "{other}");
+        }
+        let many: Vec<Scoped> = (0..100).map(|_| scoped(&"x".repeat(1000))).collect();
+        let cut = audited("ap_1", "user/ada", &many);
+        assert!(cut.len() < AUDITED_BYTES_MAX + 100 && cut.ends_with("more"), "{}", cut.len());
+    }
 }

@@ -15,6 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
+    approvals::audited_subjects,
     context::MethodContext,
     error::{Code, Error, Result},
     input::pointer_segment,
@@ -214,6 +215,15 @@ impl<V: Serialize + DeserializeOwned + 'static> Subject<V> {
         Ok(names)
     }
 
+    /// Whether an audit record of this resource, or of a batch with it, is about it.
+    fn is_about(&self, resource: &str, names: &BTreeSet<String>) -> bool {
+        let alone = resource.split(" of tenant ").next();
+        alone.into_iter().chain(audited_subjects(resource)).any(|about| {
+            let named = about.strip_prefix(self.kind).and_then(|rest| rest.strip_prefix('/'));
+            named.is_some_and(|named| names.contains(named))
+        })
+    }
+
     /// Those of the records at a revision that are about it. Whoever is bound to a tenant sees that one's.
     fn by(
         &self,
@@ -224,9 +234,7 @@ impl<V: Serialize + DeserializeOwned + 'static> Subject<V> {
         let mut calls = vec![];
         for record in records {
             let body = record.body.unwrap_or_default();
-            let about = body.resource.split(" of tenant ").next().unwrap_or_default();
-            let named = about.strip_prefix(self.kind).and_then(|rest| rest.strip_prefix('/'));
-            if body.outcome != "ok" || !named.is_some_and(|named| names.contains(named)) {
+            if body.outcome != "ok" || !self.is_about(&body.resource, names) {
                 continue;
             }
             if !bound.is_empty() && body.tenant != bound {

@@ -1,6 +1,6 @@
 //! How a batch ends, and what is told of it.
 
-use palisade_contract::{Code, Context, Error, Result};
+use palisade_contract::{Code, Context, Error, Result, approvals};
 use palisade_state::Tx;
 use serde_json::{Value, json};
 
@@ -51,11 +51,16 @@ fn make_room(tx: &mut Tx, newest: &BatchRow) -> Result<()> {
     Ok(())
 }
 
+/// Has the call's audit record say which batch it is about, who asked for it, and what that does to what.
+pub(crate) fn audited(tx: &mut Tx, row: &BatchRow) {
+    tx.audited_as(approvals::audited(&row.id, &row.created_by, &row.scope));
+}
+
 /// Publishes what became of a batch.
 pub(crate) fn told(tx: &mut Tx, row: &BatchRow, kind: &str, by: &str, why: &str) {
     let data = json!({
         "approval": row.id, "tenant": row.tenant, "size": row.scope.len(), "required": row.required,
-        "createdBy": row.created_by, "by": by, "why": why,
+        "createdBy": row.created_by, "by": by, "why": why, "scope": row.scope,
     });
     tx.publish(kind, &row.tenant, format!("approval/{}", row.id), &data);
 }

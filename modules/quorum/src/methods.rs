@@ -238,10 +238,12 @@ fn create(
         least: input.required.unwrap_or(0),
     };
     if let Some(there) = batch::waiting(tx, &new)? {
+        life::audited(tx, &there);
         return shown_now(cx, tx, &there);
     }
     let calls = new.calls.clone();
     let row = batch::make(&cx.context, tx, new)?;
+    life::audited(tx, &row);
     if row.state == State::Released {
         for call in &calls {
             batch::run(known, cx, tx, who, call)?;
@@ -303,6 +305,7 @@ fn approve(
     let who = &cx.principal.name;
     let is_mine = |one: &Approval| one.principal == *who && one.digest == row.digest;
     let again = row.approvals.iter().any(is_mine);
+    life::audited(tx, &row);
     if again && row.state == State::Released {
         return shown_now(cx, tx, &row);
     }
@@ -368,6 +371,7 @@ fn held(tx: &mut Tx, cx: &MethodContext, input: &EndApproval, what: &str) -> Res
     let found = owned(found, &input.approval, input.tenant.as_ref())?;
     cx.check_if_match(found.stamp.modified_rev)?;
     life::must_be_held(tx, &found.value, what)?;
+    life::audited(tx, &found.value);
     Ok(found.value)
 }
 

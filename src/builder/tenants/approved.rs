@@ -73,3 +73,35 @@ fn a_node_that_joined_again_is_not_the_one_that_was_approved() {
     assert_eq!(approve(&world, bob, &again)["state"], "released");
     assert!(!world.nodes().contains(&NodeId::parse(&new).unwrap()));
 }
+
+#[test]
+fn the_audit_chain_says_what_was_approved_and_history_finds_it() {
+    let Place { world, victim, .. } = place();
+    let [ada, bob] = ["operator", "tenant-admin"].map(|role| &victim.credentials[role]);
+    let of_it = json!({"workload": "ledger", "tenant": VICTIM});
+    let asked = ask(&world, ada, "workloads.remove", &of_it);
+    approve(&world, bob, &asked);
+    let (id, by) = (asked["id"].as_str().unwrap(), asked["createdBy"].as_str().unwrap());
+    let about = format!("approval/{id} by {by}: workloads.remove workload/ledger");
+    let audit = world.done(bob, "audit.list", &json!({"from": 0}));
+    let methods: Vec<&Value> = audit["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|record| record["resource"] == about.as_str())
+        .map(|record| &record["method"])
+        .collect();
+    assert_eq!(methods, ["approvals.create", "approvals.approve"]);
+    let history = world.done(ada, "workloads.history", &of_it);
+    let last = history["items"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["by"][0]["method"], "approvals.approve", "{last}");
+    let events = world.done(ada, "events.list", &json!({"from": 0}));
+    let released = events["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|event| event["kind"] == "approval.released")
+        .unwrap();
+    assert_eq!(released["data"]["createdBy"], by);
+    assert_eq!(released["data"]["scope"][0]["subject"], "workload/ledger");
+}
