@@ -235,6 +235,27 @@ impl ReconcileContext {
         Ok(committed)
     }
 
+    /// Runs a transaction of a run that goes on after `delay_ms`: what it builds and the putting off of the work row commit
+    /// together. A key that was dirtied meanwhile is run at once.
+    ///
+    /// # Errors
+    /// As [`ReconcileContext::commit`].
+    pub async fn go_on(
+        &self,
+        delay_ms: u64,
+        mut build: impl FnMut(&mut Tx) -> Result<()> + Send,
+    ) -> Result<Committed> {
+        let committed = self
+            .run(|tx| {
+                build(tx)?;
+                tx.requeue(self.requeue(delay_ms, String::new()));
+                Ok(())
+            })
+            .await?;
+        self.finished.store(true, Ordering::Release);
+        Ok(committed)
+    }
+
     /// Puts the work row off: by `delay_ms`, keeping `error` for operators.
     ///
     /// # Errors

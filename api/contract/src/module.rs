@@ -12,6 +12,7 @@ use crate::{
     audit::RegisteredAuditSink,
     context::{Context, ReconcileContext},
     error::Result,
+    events::RegisteredSink,
     id::NodeId,
     method::Method,
     node::{Node, NodeStatus},
@@ -58,6 +59,11 @@ pub trait Module: Send + Sync {
 
     /// The code of its extensions of kind `audit-sink`: one for each.
     fn audit_sinks(&self) -> Vec<RegisteredAuditSink> {
+        vec![]
+    }
+
+    /// The code of its extensions of kind `event-sink`: one for each.
+    fn event_sinks(&self) -> Vec<RegisteredSink> {
         vec![]
     }
 

@@ -17,6 +17,7 @@ use crate::{
     command::{Commands, Deliveries},
     context::{Context, Principal},
     error::{Code, Error, Result},
+    events::Webhooks,
     id::{InstanceId, NodeId, SessionId},
     method::{ByteStream, Resource},
     node::{HostFacts, Node},
@@ -57,6 +58,8 @@ pub struct Ports {
     pub approvals: Port<dyn Approvals>,
     /// Filled by pki.
     pub certificates: Port<dyn Certificates>,
+    /// Filled by the process, where something may be sent to receivers outside.
+    pub webhooks: Port<dyn Webhooks>,
 }
 
 /// A slot for one port.

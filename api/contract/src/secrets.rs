@@ -11,7 +11,10 @@ use palisade_state::{Tx, View};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{error::Result, id::NodeId};
+use crate::{
+    error::Result,
+    id::{NodeId, is_name},
+};
 
 /// Bytes of a secret at most.
 pub const SECRET_BYTES_MAX: usize = 64 * 1024;
@@ -113,6 +116,40 @@ pub trait Secrets: Send + Sync {
     /// # Errors
     /// `NOT_FOUND`.
     fn require(&self, tx: &mut Tx, tenant: &str, secret: &SecretRef) -> Result<()>;
+
+    /// Keeps a secret for a module, sealed before anything is proposed, under a name that [`is_kept`] says is a module's: it is
+    /// shown among the tenant's secrets, sealed anew with them, and not set by anybody else.
+    ///
+    /// # Errors
+    /// The name is not a module's, the tenant has too many, or there is no key.
+    fn keep(&self, tx: &mut Tx, secret: &KeptSecret<'_>) -> Result<()>;
+
+    /// Removes what [`Secrets::keep`] keeps. Nothing happens when there is none.
+    ///
+    /// # Errors
+    /// The name is not a module's.
+    fn discard(&self, tx: &mut Tx, tenant: &str, name: &str) -> Result<()>;
+}
+
+/// A secret that a module keeps.
+pub struct KeptSecret<'a> {
+    /// Whose it is; empty: the cluster's.
+    pub tenant: &'a str,
+    /// `<what>.<name>…`, such as `subscription.pager.1`.
+    pub name: &'a str,
+    /// What it holds.
+    pub content: &'a SecretBytes,
+    /// Who set it.
+    pub by: &'a str,
+}
+
+/// Whether a name is one under which modules keep secrets: nobody can set one with a dot in its name.
+#[must_use]
+pub fn is_kept(name: &str) -> bool {
+    let mut parts = name.split('.');
+    let first = parts.next().is_some_and(is_name);
+    let mut more = 0;
+    first && parts.inspect(|_| more += 1).all(is_name) && more > 0
 }
 
 /// Something sealed.

@@ -44,6 +44,14 @@ pub async fn look(cx: &Context) -> Result<()> {
     keeper::say(cx, &cx.store.view(), port::keys(cx)?).await
 }
 
+/// Fills the port `secrets` of a process that has keys.
+///
+/// # Errors
+/// It has none, or the port is filled already.
+pub fn fill(cx: &Context) -> Result<()> {
+    cx.ports.secrets.fill(Arc::new(port::Port(port::keys(cx)?.clone())))
+}
+
 /// All modules of the process, once it is put together.
 #[derive(Default)]
 pub(crate) struct Modules(OnceLock<Vec<Arc<dyn Module>>>);
@@ -116,7 +124,7 @@ impl Module for SecretsModule {
             if cx.ports.secrets.filled().is_some() {
                 return Ok(());
             }
-            cx.ports.secrets.fill(Arc::new(port::Port(keys.clone())))?;
+            fill(cx)?;
             let (cx, keys, keeper) = (cx.clone(), keys.clone(), self.keeper.clone());
             let rt = cx.rt.clone();
             let keep = async move { keeper.keep(&cx, &keys).await };

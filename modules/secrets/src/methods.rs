@@ -248,7 +248,7 @@ fn set(
     record(modules, &view, &row, 0)
 }
 
-fn too_many(tenant: &str) -> Error {
+pub(crate) fn too_many(tenant: &str) -> Error {
     let whose =
         if tenant.is_empty() { "the cluster".to_owned() } else { format!("tenant {tenant}") };
     let detail = format!("{whose} has {SECRETS_MAX} secrets, and no more are kept of it");

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use palisade_contract::{
     Code, Context, Error, Result, SecretBytes, SecretRef,
-    secrets::{SecretFacts, SecretKeys, Secrets},
+    secrets::{KeptSecret, SecretFacts, SecretKeys, Secrets, is_kept},
 };
 use palisade_state::{Tx, View};
 
-use crate::records::{KeyState, RING, RING_KEY, RingRow, SECRETS, SecretRow};
+use crate::{
+    methods::{SECRETS_MAX, too_many},
+    records::{KeyState, RING, RING_KEY, RingRow, SECRETS, SecretRow, count_of},
+};
 
 /// What fills `ports.secrets`.
 pub(crate) struct Port(pub Arc<dyn SecretKeys>);
@@ -61,6 +64,13 @@ fn lost(row: &SecretRow) -> Error {
     .hint("set it again: `palisade secret set`")
 }
 
+fn of_a_module(name: &str) -> Result<()> {
+    if is_kept(name) {
+        return Ok(());
+    }
+    Err(Error::internal(format!("{name:?} is no name under which a module keeps a secret")))
+}
+
 impl Secrets for Port {
     fn facts(&self, view: &View, tenant: &str, secret: &SecretRef) -> Result<Option<SecretFacts>> {
         let found = SECRETS.get(view, &SecretRow::key_of(tenant, &secret.secret))?;
@@ -92,5 +102,36 @@ impl Secrets for Port {
     fn require(&self, tx: &mut Tx, tenant: &str, secret: &SecretRef) -> Result<()> {
         let key = SecretRow::key_of(tenant, &secret.secret);
         tx.get(&SECRETS, &key)?.map(drop).ok_or_else(|| not_found(&secret.secret))
+    }
+
+    fn keep(&self, tx: &mut Tx, secret: &KeptSecret<'_>) -> Result<()> {
+        of_a_module(secret.name)?;
+        let key = SecretRow::key_of(secret.tenant, secret.name);
+        let (before, view) = (tx.get(&SECRETS, &key)?, tx.view().clone());
+        if before.is_none() && count_of(&view, secret.tenant) >= SECRETS_MAX {
+            return Err(too_many(secret.tenant));
+        }
+        let (sealer, wall_ms) = (current(tx)?, view.clock().wall_ms);
+        let row = SecretRow {
+            name: secret.name.to_owned(),
+            tenant: secret.tenant.to_owned(),
+            version: before.as_ref().map_or(1, |before| before.version + 1),
+            set_after: view.revision(),
+            key: String::new(),
+            nonce: String::new(),
+            sealed: String::new(),
+            bytes: secret.content.reveal().len(),
+            set_by: secret.by.to_owned(),
+            created_at_ms: before.map_or(wall_ms, |before| before.created_at_ms),
+            set_at_ms: wall_ms,
+        };
+        // SEC-5
+        let sealed = self.0.seal(&sealer, &row.bound_to(&view, &sealer), secret.content)?;
+        Ok(tx.put(&SECRETS, &key, &row.with(&sealer, &sealed))?)
+    }
+
+    fn discard(&self, tx: &mut Tx, tenant: &str, name: &str) -> Result<()> {
+        of_a_module(name)?;
+        Ok(tx.delete(&SECRETS, &SecretRow::key_of(tenant, name))?)
     }
 }

@@ -137,7 +137,9 @@ impl Taken {
             take(&mut self.extensions, name, module, what)?;
         }
         let audit_sinks = module.audit_sinks().into_iter().map(|sink| (sink.id, sink.version));
-        with_code(module, "audit-sink", &audit_sinks.collect::<Vec<_>>())
+        with_code(module, "audit-sink", &audit_sinks.collect::<Vec<_>>())?;
+        let event_sinks = module.event_sinks().into_iter().map(|sink| (sink.id, sink.version));
+        with_code(module, "event-sink", &event_sinks.collect::<Vec<_>>())
     }
 
     fn command_kinds(&mut self, module: &dyn Module) -> Rule {

@@ -258,6 +258,10 @@ fn bad_kinds() -> Vec<Bad> {
             r#"module pets: extension plugin:x@1: "plugin" is none of the kinds driver, attestor, provider, placement, pool-policy, event-sink, audit-sink"#,
         ),
         (
+            extension("event-sink", "x", "1"),
+            "module pets: extension event-sink:x@1 has no code, or more than one",
+        ),
+        (
             extension("driver", "X", "1"),
             r#"module pets: extension "driver:X@1" is not named driver:<id>@<version>"#,
         ),

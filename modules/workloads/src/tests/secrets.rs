@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use palisade_contract::{
     Code, SecretBytes, SecretRef,
-    secrets::{SecretFacts, SecretUse, Secrets},
+    secrets::{KeptSecret, SecretFacts, SecretUse, Secrets},
 };
 use palisade_state::{Table, View};
 
@@ -41,6 +41,14 @@ impl Secrets for Vault {
     fn require(&self, tx: &mut Tx, tenant: &str, secret: &SecretRef) -> Result<()> {
         let found = tx.get(&THERE, &format!("{tenant}/{}", secret.secret))?;
         found.map(drop).ok_or_else(|| Error::not_found("secret", &secret.secret))
+    }
+
+    fn keep(&self, _: &mut Tx, secret: &KeptSecret<'_>) -> Result<()> {
+        Err(Error::internal(format!("nobody keeps {} here", secret.name)))
+    }
+
+    fn discard(&self, _: &mut Tx, _: &str, name: &str) -> Result<()> {
+        Err(Error::internal(format!("nobody keeps {name} here")))
     }
 }
 
