@@ -18,6 +18,7 @@ use crate::{
     output::{Exit, Failure, Outcome},
     pki_files,
     replica_dir::{HistoryConfig, MemberConfig, ReplicaConfig, ReplicaDir},
+    webhooks_config::WebhooksConfig,
 };
 
 /// What the replicas of a cluster hold alike, by file name below `pki/`; beside these, the keys of secrets.
@@ -56,6 +57,7 @@ pub(crate) fn plain_config(peer_listen: SocketAddr, api_listen: SocketAddr) -> R
         backup: None,
         history: HistoryConfig::default(),
         limits: LimitsConfig::default(),
+        webhooks: WebhooksConfig::default(),
         members: vec![],
     }
 }

@@ -20,5 +20,6 @@ pub mod replica_dir;
 pub mod secret;
 mod secret_keys;
 pub mod serve;
+pub mod webhooks_config;
 
 pub use builder::Builder;

@@ -19,6 +19,7 @@ use crate::{
     init::{InitError, NewReplica},
     limits_config::LimitsConfig,
     replica_dir::{BootstrapFile, HistoryConfig, MemberConfig, ReplicaConfig},
+    webhooks_config::WebhooksConfig,
 };
 
 /// What the replicas of one life have in common.
@@ -64,6 +65,7 @@ impl Life<'_> {
             backup: None,
             history: HistoryConfig::default(),
             limits: LimitsConfig::default(),
+            webhooks: WebhooksConfig::default(),
         }
     }
 }

@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     limits_config::LimitsConfig,
     recovery::{MARKER, RepairJournal},
+    webhooks_config::WebhooksConfig,
 };
 
 /// Who the replica is; the last file that a directory gets.
@@ -67,6 +68,9 @@ pub struct ReplicaConfig {
     /// How often somebody may ask this replica.
     #[serde(default, skip_serializing_if = "LimitsConfig::is_default")]
     pub limits: LimitsConfig,
+    /// Where it may send events.
+    #[serde(default, skip_serializing_if = "WebhooksConfig::is_default")]
+    pub webhooks: WebhooksConfig,
 }
 
 /// `[history]` in `replica.toml`.
@@ -401,6 +405,7 @@ pub(crate) fn read_config(path: &Path) -> Result<ReplicaConfig, DirError> {
             LimitsConfig::MAX
         )));
     }
+    config.webhooks.options().map_err(|why| malformed(format!("[webhooks] allow: {why}")))?;
     let mut ids: Vec<u64> = config.members.iter().map(|member| member.id).collect();
     ids.sort_unstable();
     ids.dedup();
@@ -430,6 +435,7 @@ mod tests {
             backup: None,
             history: HistoryConfig::default(),
             limits: LimitsConfig::default(),
+            webhooks: WebhooksConfig::default(),
         };
         ReplicaDir { path: path.to_owned(), identity, config, bootstrap: None }
     }

@@ -16,6 +16,7 @@ use palisade_api::{
 };
 use palisade_audit::key::ClusterSeal;
 use palisade_contract::{Context, Running};
+use palisade_events::http::Https;
 use palisade_raft::{
     IdentityError, LogSizes, Member, Neighbours, Replica, ReplicaOptions, StartError, TokioRuntime,
     backup::BackupKey,
@@ -251,6 +252,14 @@ async fn start_replica(
     Ok(replica)
 }
 
+/// What sends events to receivers outside.
+fn webhooks(dir: &ReplicaDir, rt: &Rt) -> Outcome<Arc<Https>> {
+    let wrong = |why| Failure::new(Exit::Usage, format!("[webhooks] in replica.toml: {why}"));
+    let options = dir.config.webhooks.options().map_err(wrong)?;
+    let https = Https::new(rt.clone(), &options);
+    https.map(Arc::new).map_err(|error| failed("cannot read which servers are trusted", &error))
+}
+
 /// Runs everything above consensus.
 async fn with_replica(
     assembled: Assembled,
@@ -272,6 +281,8 @@ async fn with_replica(
     let seal = seal.map_err(|error| failed("cannot start", &error))?;
     let seal = Arc::new(keeper::LiveSeal::new(seal));
     let filled = filled.and_then(|()| context.ports.seal.fill(seal.clone()));
+    let webhooks = webhooks(dir, &context.rt)?;
+    let filled = filled.and_then(|()| context.ports.webhooks.fill(webhooks));
     filled.map_err(|error| refused("cannot put the ports together", &error))?;
     let running = Running::start(&assembled.registry, &context).await;
     let running = running.map_err(|error| refused("cannot start the modules", &error))?;

@@ -30,6 +30,7 @@ mod serve;
 mod session;
 mod spec_file;
 mod strict;
+mod subscription;
 mod support;
 pub(crate) mod survey;
 mod tenant;
@@ -177,6 +178,9 @@ enum Noun {
     /// What happened
     #[command(visible_alias = "events")]
     Event(event::Event),
+    /// Who is sent which events, and what could not be delivered
+    #[command(visible_aliases = ["subscriptions", "sub"])]
+    Subscription(subscription::Subscription),
     /// Who did what
     Audit(event::Audit),
     /// What became of one thing, and who asked for it
@@ -320,6 +324,7 @@ async fn ask(noun: Noun, session: &Session) -> Outcome {
         Noun::Cluster(cluster) => cluster.run(session).await,
         Noun::Pki(pki) => pki.run(session).await,
         Noun::Event(event) => event.run(session).await,
+        Noun::Subscription(subscription) => subscription.run(session).await,
         Noun::Audit(audit) => audit.run(session).await,
         Noun::History(history) => history.run(session).await,
         Noun::Auth(auth) => auth.run(session).await,

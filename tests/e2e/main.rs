@@ -41,3 +41,4 @@ mod tidy;
 mod tokens;
 mod transcript;
 mod upgrade;
+mod webhooks;

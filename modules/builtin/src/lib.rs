@@ -11,6 +11,7 @@ use palisade_audit::{AuditModule, AuditSinks};
 use palisade_capacity::CapacityModule;
 use palisade_commands::CommandsModule;
 use palisade_contract::{Module, Registry, Result};
+use palisade_events::EventsModule;
 use palisade_iam::{Bootstrap, Iam};
 use palisade_inventory::Inventory;
 use palisade_pki::PkiModule;
@@ -73,6 +74,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
     let commands = Arc::new(CommandsModule::default());
     let quorum = Arc::new(QuorumModule::default());
     let secrets = Arc::new(SecretsModule::default());
+    let events = Arc::new(EventsModule::default());
     let mut modules: Vec<Arc<dyn Module>> = vec![
         server.clone(),
         controllers.clone(),
@@ -84,6 +86,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
         quorum.clone(),
         secrets.clone(),
         Arc::new(PkiModule::default()),
+        events.clone(),
         Arc::new(AuditModule),
         Arc::new(WorkloadsModule),
     ];
@@ -95,6 +98,7 @@ pub fn assemble(settings: Settings, more: Vec<Arc<dyn Module>>) -> Result<Assemb
     commands.bind(&registry);
     quorum.bind(&registry);
     secrets.bind(&registry);
+    events.bind(&registry);
     Ok(Assembled { registry, server })
 }
 

@@ -252,6 +252,44 @@ fn approvals(victim: &Things, all: &mut BTreeMap<&'static str, Vec<Case>>) {
     all.insert("approvalPolicies.set", refused(set));
 }
 
+/// Of a subscription of another tenant, and of one that would be sent its events.
+fn subscriptions(all: &mut BTreeMap<&'static str, Vec<Case>>) {
+    let names = ["ledger-pager"];
+    let secret = format!("whsec_{}", "A".repeat(32));
+    let made = json!({"url": "https://mine.test/", "secret": secret});
+    let mut create = of("name", &["mine"], &made);
+    create.extend(of("name", &names, &json!({"sink": "mine@1"})));
+    create.extend(refused([json!({
+        "name": "spy", "url": "https://mine.test/", "secret": secret, "ofTenant": VICTIM, "tenant": "",
+    })]));
+    // Without a tenant it would be one of the caller's own.
+    create.retain(|case| case.input.get("tenant").is_some());
+    create.extend(one(
+        Expect::Invalid,
+        json!({
+            "name": "spy", "url": "https://mine.test/", "secret": secret, "ofTenant": VICTIM,
+        }),
+    ));
+    all.insert("subscriptions.create", create);
+    all.insert("subscriptions.list", list(Expect::Own, []));
+    for name in [
+        "subscriptions.get",
+        "subscriptions.deliveries",
+        "subscriptions.remove",
+        "subscriptions.pause",
+        "subscriptions.resume",
+        "subscriptions.test",
+        "deadLetters.list",
+        "deadLetters.replay",
+        "deadLetters.drop",
+    ] {
+        all.insert(name, of("subscription", &names, &json!({})));
+    }
+    let url = json!({"url": "https://mine.test/"});
+    all.insert("subscriptions.update", of("subscription", &names, &url));
+    all.insert("subscriptions.rotate", of("subscription", &names, &json!({"secret": secret})));
+}
+
 /// The ways to try each method, by its name.
 pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
     let mut all = BTreeMap::new();
@@ -263,6 +301,7 @@ pub fn fixtures(victim: &Things) -> BTreeMap<&'static str, Vec<Case>> {
     tenants(&mut all);
     secrets(&mut all);
     approvals(victim, &mut all);
+    subscriptions(&mut all);
     let numbered = || {
         let mut cases = list(Expect::Own, [json!({"tenant": VICTIM, "from": 0})]);
         cases.extend(one(Expect::Own, json!({"from": 0, "limit": 1000})));

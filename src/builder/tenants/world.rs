@@ -274,6 +274,15 @@ impl World {
             "value": format!("canary-secret-of-{workload}"),
         });
         self.done(&admin(), "secrets.set", &secret);
+        let pager = json!({
+            "name": format!("{workload}-pager"), "tenant": tenant, "url": format!("https://{workload}.test/"),
+            "secretRef": format!("{workload}-hook"),
+        });
+        let hook = json!({
+            "secret": format!("{workload}-hook"), "tenant": tenant, "value": format!("whsec_{}", "B".repeat(32)),
+        });
+        self.done(&admin(), "secrets.set", &hook);
+        self.done(&admin(), "subscriptions.create", &pager);
         let spec = json!({
             "workload": workload, "name": workload, "tenant": tenant, "count": 2,
             "task": {
