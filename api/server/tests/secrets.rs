@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use palisade_contract::{
     Error, Result, SecretBytes, SecretRef,
     node_spec::{NODE_SPECS, NodeSpecRecord},
-    secrets::{SecretFacts, Secrets},
+    secrets::{KeptSecret, SecretFacts, Secrets},
 };
 use palisade_proto::agent::{Hello, Secret, SecretUse, SecretsWanted, down::Msg, up::Msg as UpMsg};
 use palisade_state::{Store as _, Tx, View};
@@ -38,6 +38,14 @@ impl Secrets for Vault {
 
     fn require(&self, _: &mut Tx, _: &str, _: &SecretRef) -> Result<()> {
         Ok(())
+    }
+
+    fn keep(&self, _: &mut Tx, secret: &KeptSecret<'_>) -> Result<()> {
+        Err(Error::internal(format!("nobody keeps {} here", secret.name)))
+    }
+
+    fn discard(&self, _: &mut Tx, _: &str, name: &str) -> Result<()> {
+        Err(Error::internal(format!("nobody keeps {name} here")))
     }
 }
 

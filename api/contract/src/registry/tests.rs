@@ -258,10 +258,6 @@ fn bad_kinds() -> Vec<Bad> {
             r#"module pets: extension plugin:x@1: "plugin" is none of the kinds driver, attestor, provider, placement, pool-policy, event-sink, audit-sink"#,
         ),
         (
-            extension("event-sink", "x", "1"),
-            "module pets: extension event-sink:x@1 has no code, or more than one",
-        ),
-        (
             extension("driver", "X", "1"),
             r#"module pets: extension "driver:X@1" is not named driver:<id>@<version>"#,
         ),
@@ -504,4 +500,11 @@ fn a_path_whose_parameter_has_another_name_is_the_same_route() {
         refused.detail,
         "module pets: method pets.find: route GET /pets/{name} is that of pets.get"
     );
+}
+
+#[test]
+fn an_event_sink_without_code_is_refused() {
+    let sink = Fake { extensions: vec![("event-sink", "x", "1")], ..pets() };
+    let refused = Registry::new(vec![Arc::new(sink)]).err().unwrap().to_string();
+    assert_eq!(refused, "module pets: extension event-sink:x@1 has no code, or more than one");
 }
