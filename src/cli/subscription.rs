@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use super::{
     Session,
     access::words,
+    approval::is_held,
     duration,
     node::print_change,
     session::{Narrow, Read},
     watch::{WatchFlag, watch},
 };
 use crate::{
-    client::{BASE, Call, segment},
+    client::{Answer, BASE, Call, segment},
     edge,
     output::{self, Format, Outcome, Table, View, cell, number, text},
 };
@@ -208,21 +209,24 @@ impl One {
         verb: &str,
         input: Value,
         dry_run: bool,
-    ) -> Outcome<Value> {
+    ) -> Outcome<Answer> {
         let call = Call::post(self.path(verb)).json(self.with_tenant(input)).dry_run(dry_run);
-        Ok(session.client()?.call(call).await?.body)
+        Ok(session.client()?.call(call).await?)
     }
 }
 
 impl Change {
     async fn run(self, session: &Session, verb: &str, done: &str) -> Outcome {
-        let body = self.one.post(session, verb, json!({}), self.dry_run).await?;
+        let body = self.one.post(session, verb, json!({}), self.dry_run).await?.body;
         print_change::<Subscriptions>(session, &body, &self.one.subscription, done, self.dry_run)
     }
 
     async fn remove(self, session: &Session) -> Outcome {
         let call = Call::delete(self.one.path("")).query_some("tenant", self.one.tenant.as_ref());
         let answer = session.client()?.call(call.dry_run(self.dry_run)).await?;
+        if is_held(session, &answer)? {
+            return Ok(());
+        }
         let name = &self.one.subscription;
         print_change::<Subscriptions>(session, &answer.body, name, "removed", self.dry_run)
     }
@@ -320,7 +324,7 @@ impl Rotate {
             (Some(secret), _) => input["secret"] = json!(secret),
             (None, named) => input["secretRef"] = json!(named),
         }
-        let body = self.one.post(session, "/rotate", input, self.dry_run).await?;
+        let body = self.one.post(session, "/rotate", input, self.dry_run).await?.body;
         print_made(session, body, &self.one.subscription, "rotated", secret, self.dry_run)
     }
 }
@@ -342,7 +346,11 @@ impl Letters {
         let (path, mut handled) = (format!("/dead-letters/{verb}"), 0);
         loop {
             let input = json!({ "letters": self.letters });
-            let body = self.one.post(session, &path, input, self.dry_run).await?;
+            let answer = self.one.post(session, &path, input, self.dry_run).await?;
+            if is_held(session, &answer)? {
+                return Ok(());
+            }
+            let body = answer.body;
             let now = number(&body, "/handled");
             handled += now;
             // A call goes only so far; a dry run would go there again and again.

@@ -26,6 +26,9 @@ fn input(method: &str, victim: &Things) -> Value {
     match method {
         "workloads.remove" => json!({"workload": victim.workload}),
         "secrets.remove" => json!({"secret": "ledger-password", "tenant": VICTIM}),
+        "subscriptions.remove" | "deadLetters.drop" => {
+            json!({"subscription": "ledger-pager", "tenant": VICTIM})
+        }
         "nodes.remove" => json!({"node": victim.node, "force": true}),
         "tenants.remove" => json!({"tenant": VICTIM, "force": true}),
         other => panic!("{other} is destructive: write an input with which it changes something"),
@@ -61,7 +64,7 @@ fn every_destructive_transaction_is_held_whoever_calls_it() {
         assert_eq!(record["calls"][0]["input"]["tenant"], VICTIM, "{name}");
         tried += 1;
     }
-    assert_eq!(tried, 4);
+    assert_eq!(tried, 6);
 }
 
 #[test]
