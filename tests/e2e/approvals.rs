@@ -41,16 +41,19 @@ fn a_removal_waits_until_somebody_else_approves_it() {
     let acme = Acme::new();
     let next = ["waits for 1 more operator of tenant acme", "palisade approval approve ap_"];
     let held = acme.who("ada", &["-o", "json", "workload", "rm", "web"]).says(&next).json();
-    let id = text(&held, "/id").to_owned();
+    let (id, digest) = (text(&held, "/id").to_owned(), text(&held, "/digest").to_owned());
     assert_eq!(text(&held, "/state"), "held");
+    let approve = ["approval", "approve", &id, "--digest", &digest];
     let again = acme.who("ada", &["-o", "json", "workload", "rm", "web"]).ok().json();
     assert_eq!(text(&again, "/id"), id, "it is held once");
     acme.who("ada", &["workload", "show", "web"]).ok();
-    acme.who("ada", &["approval", "approve", &id]).ends(5).says(&["it asked for it"]);
+    acme.who("ada", &approve).ends(5).says(&["it asked for it"]);
     acme.who("bob", &["approval", "approve", &id, "--digest", "00"]).ends(4);
     acme.admin(&["--timeout", "1s", "approval", "wait", &id]).ends(7);
-    let approved = acme.who("bob", &["approval", "approve", &id]).ok();
-    let approved = approved.says(&["workloads.remove", "workload/web"]);
+    // Not on a terminal, nobody is asked: it is shown, and not approved.
+    let shown = acme.who("bob", &["approval", "approve", &id]).ends(2);
+    shown.says(&["workloads.remove", "workload/web", "--digest is missing"]);
+    let approved = acme.who("bob", &approve).ok();
     assert!(approved.stdout.contains("approved and released"), "{}", approved.stdout);
     acme.who("ada", &["approval", "wait", &id]).ok();
     let shown = acme.who("ada", &["-o", "json", "workload", "ls"]).json();
@@ -90,6 +93,7 @@ fn nobody_lets_himself_off() {
         text(&shown, "/mode").to_owned()
     };
     assert_eq!(mode(), "on");
-    acme.who("bob", &["approval", "approve", text(&held, "/id")]).ok();
+    let of_it = [text(&held, "/id"), "--digest", text(&held, "/digest")];
+    acme.who("bob", &[&["approval", "approve"], &of_it[..]].concat()).ok();
     assert_eq!(mode(), "off");
 }
