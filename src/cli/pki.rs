@@ -50,8 +50,11 @@ enum Verb {
     /// Take the replacement of the CA to its next phase
     Advance {
         /// Also without those that are waited for, who are refused then
-        #[arg(long)]
+        #[arg(long, requires = "phase")]
         force: bool,
+        /// The phase that is to be left, as `pki status` shows it; in another one nothing is done
+        #[arg(long)]
+        phase: Option<String>,
         /// Only say what would be done
         #[arg(long)]
         dry_run: bool,
@@ -133,8 +136,11 @@ impl Pki {
             Verb::Rotate { dry_run } => {
                 change(session, Call::post(rotation).json(json!({})), dry_run).await
             }
-            Verb::Advance { force, dry_run } => {
-                let call = Call::post(format!("{rotation}/advance")).json(json!({"force": force}));
+            Verb::Advance { force, phase, dry_run } => {
+                let status = session.client()?.call(Call::get(format!("{BASE}/pki"))).await?.body;
+                let number = status.pointer("/rotation/number").cloned();
+                let input = json!({"force": force, "phase": phase, "rotation": number});
+                let call = Call::post(format!("{rotation}/advance")).json(input);
                 change(session, call, dry_run).await
             }
             Verb::Abort { dry_run } => {

@@ -120,7 +120,13 @@ async fn fill(cx: &ReconcileContext, sink: &RegisteredAuditSink) -> Result<Run> 
         if row.done >= view.last_audit() || cx.cancelled.is_cancelled() {
             return Ok(Run::Done);
         }
-        let batch = next(&cx.context, &view, row.done + 1).await?;
+        let batch = match next(&cx.context, &view, row.done + 1).await {
+            Ok(batch) => batch,
+            Err(error) => {
+                let why = format!("what it is to be given cannot be read: {}", error.detail);
+                return failed(cx, &name, &why).await;
+            }
+        };
         let given = sink.sink.deliver(&cx.context, &batch);
         let taken = match timeout(&*cx.context.rt, LIMIT, given).await {
             Some(taken) => taken.map_err(|error| error.detail),

@@ -84,12 +84,27 @@ impl Check for OneKey {}
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Advance {
-    /// Also without those that are waited for, who lose what `pki.status` says.
+    /// Also without those that are waited for, who lose what `pki.status` says. Says which phase it is that is left.
     #[serde(default)]
     pub force: bool,
+    /// The phase that is left, as `pki.status` says it: in another one nothing is done. Required with `force`.
+    #[serde(default)]
+    pub phase: Option<Phase>,
+    /// The replacement that is meant, `rotation.number` of `pki.status`. Required with `force`.
+    #[serde(default)]
+    pub rotation: Option<u64>,
 }
 
-impl Check for Advance {}
+impl Check for Advance {
+    fn check(&self, at: &str, problems: &mut Problems) {
+        let missing = [("phase", self.phase.is_none()), ("rotation", self.rotation.is_none())];
+        for (field, is_missing) in missing {
+            if self.force && is_missing {
+                problems.add(format!("{at}/{field}"), "is required with force, and missing");
+            }
+        }
+    }
+}
 
 /// A refused key.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -313,6 +328,15 @@ fn abort(cx: &MethodContext, tx: &mut Tx, _: Nothing) -> Result<StatusRecord> {
 
 fn advance(cx: &MethodContext, tx: &mut Tx, input: Advance) -> Result<StatusRecord> {
     let row = rotation::known(tx)?;
+    // Who allowed it, or approved it, looked at one phase, and no other one may be forced for it.
+    if input.phase.is_some_and(|phase| phase != row.phase)
+        || input.rotation.is_some_and(|rotation| rotation != row.rotation)
+    {
+        let (number, now) = (row.rotation, rotation::word(row.phase));
+        let detail = format!("replacement {number} of the CA is in the phase {now} now");
+        let error = Error::new(Code::PreconditionFailed, detail);
+        return Err(error.hint("`palisade pki status` shows for whom it waits now, if for anybody"));
+    }
     let waits_for = rotation::blockers(&cx.context, tx.view(), &row)?;
     if !input.force
         && let Some(first) = waits_for.first()

@@ -89,6 +89,13 @@ impl Place {
         self.row().phase
     }
 
+    /// Goes on without those that are waited for.
+    fn force(&self) -> Result<Value> {
+        let row = self.row();
+        let input = json!({"force": true, "phase": row.phase, "rotation": row.rotation});
+        self.call("pki.advance", &input)
+    }
+
     fn waits_for(&self) -> Vec<String> {
         let status = self.call("pki.status", &json!({})).unwrap();
         let waits_for = status["rotation"]["waitsFor"].as_array().unwrap();
@@ -288,10 +295,29 @@ fn a_node_that_is_away_holds_a_replacement_up_until_its_certificate_ends() {
 }
 
 #[test]
+fn what_was_allowed_of_one_phase_forces_no_other() {
+    let place = Place::new();
+    place.call("pki.rotate", &json!({})).unwrap();
+    place.offers(1, 2);
+    assert_eq!(place.phase(), Phase::Trusting);
+    let seen = json!({"force": true, "phase": "trusting", "rotation": 1});
+    for replica in [1, 2, 3] {
+        place.says(replica, 1, &[1, 2], &[1, 2]);
+    }
+    assert_eq!(place.phase(), Phase::Issuing, "it went on by itself");
+    let refused = place.call("pki.advance", &seen).unwrap_err();
+    assert_eq!(refused.code, Code::PreconditionFailed);
+    let other = json!({"force": true, "phase": "issuing", "rotation": 2});
+    assert_eq!(place.call("pki.advance", &other).unwrap_err().code, Code::PreconditionFailed);
+    assert_eq!(place.phase(), Phase::Issuing);
+    place.force().unwrap();
+}
+
+#[test]
 fn a_voter_that_is_away_holds_it_up_and_is_named_and_an_operator_may_go_on_without() {
     let place = Place::new();
     place.call("pki.rotate", &json!({})).unwrap();
-    let early = place.call("pki.advance", &json!({"force": true})).unwrap_err();
+    let early = place.force().unwrap_err();
     assert_eq!(early.code, Code::InvalidState);
     place.offers(1, 2);
     for replica in [1, 2] {
@@ -305,16 +331,16 @@ fn a_voter_that_is_away_holds_it_up_and_is_named_and_an_operator_may_go_on_witho
     assert!(found[0].check == "pki.rotation" && found[0].message.contains("replica/3"));
     let refused = place.call("pki.advance", &json!({})).unwrap_err();
     assert!(refused.code == Code::InvalidState && refused.detail.contains("replica/3"));
-    place.call("pki.advance", &json!({"force": true})).unwrap();
+    place.force().unwrap();
     assert_eq!(place.row().phase, Phase::Issuing);
     for replica in [1, 2] {
         place.says(replica, 2, &[2, 1], &[2]);
     }
-    place.call("pki.advance", &json!({"force": true})).unwrap();
+    place.force().unwrap();
     for replica in [1, 2] {
         place.says(replica, 2, &[2], &[2]);
     }
-    place.call("pki.advance", &json!({"force": true})).unwrap();
+    place.force().unwrap();
     assert_eq!(place.phase(), Phase::Idle);
     let found = place.findings();
     assert!(found[0].check == "pki.old-files" && found[0].message.contains("replica/3"));
@@ -338,7 +364,7 @@ fn a_phase_is_left_once_and_the_first_offer_is_taken() {
     place.offers(1, 2);
     assert_eq!((place.row().phase, place.row().rotation), (Phase::Adding, 2), "PKI-6");
     place.offers(2, 4);
-    place.call("pki.advance", &json!({"force": true})).unwrap();
+    place.force().unwrap();
     let refused = place.call("pki.abort", &json!({})).unwrap_err();
     assert!(refused.code == Code::InvalidState && refused.detail.contains("issues already"));
 }

@@ -146,7 +146,7 @@ fn cluster(all: &mut BTreeMap<&'static str, Vec<Case>>) {
         ("pki.status", json!({})),
         ("pki.certificates", json!({})),
         ("pki.rotate", json!({})),
-        ("pki.advance", json!({"force": true})),
+        ("pki.advance", json!({"force": true, "phase": "adding", "rotation": 1})),
         ("pki.abort", json!({})),
         ("pki.revoke", json!({"key": key})),
         ("pki.revocations", json!({})),

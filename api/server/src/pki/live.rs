@@ -43,8 +43,11 @@ impl Material {
     /// Its own certificate with all that leads to a CA that somebody may trust.
     #[must_use]
     pub fn chain(&self) -> Vec<CertificateDer<'static>> {
-        let mut chain = self.identity.chain.clone();
-        for certificate in self.along.iter().chain(&self.roots()) {
+        // Its own; then the new CA as the one before signed it; then the CAs as they signed themselves. OpenSSL takes the first issuer that
+        // fits and looks for no other: whoever trusts the CA before would be led to one that it does not know.
+        let (own, issuers) = self.identity.chain.split_at(1.min(self.identity.chain.len()));
+        let mut chain = own.to_vec();
+        for certificate in self.along.iter().chain(issuers).chain(&self.roots()) {
             if !chain.contains(certificate) {
                 chain.push(certificate.clone());
             }
