@@ -11,7 +11,6 @@ use palisade_contract::{
     pki::{Authorities, Ca, Certificates, Leaf, Phase, ReplicaPki},
 };
 use palisade_state::{Tx, View};
-use serde_json::json;
 
 use crate::{
     records::{AUTHORITIES, CLUSTER, NODES, REPLICAS, REVOCATIONS},
@@ -94,20 +93,7 @@ impl Certificates for Port {
             tx.put(&REPLICAS, &replica, report)?;
             tx.enqueue(rotation::KIND, rotation::KEY)?;
         }
-        let view = tx.view().clone();
-        for (key, found) in REVOCATIONS.all(&view)? {
-            if found.value.waits_for == Some(replica)
-                && key != report.leaf.key
-                && let Some(mut row) = tx.get(&REVOCATIONS, &key)?
-                && row.waits_for == Some(replica)
-            {
-                row.waits_for = None;
-                tx.put(&REVOCATIONS, &key, &row)?;
-                let data = json!({"key": key, "holder": row.holder, "by": row.by});
-                tx.publish("pki.revoked", "", format!("certificate/{key}"), &data);
-            }
-        }
-        Ok(())
+        rotation::refuse(tx, |key, of| of == replica && key != report.leaf.key)
     }
 
     fn offer(&self, tx: &mut Tx, rotation: u64, ca: &Ca) -> Result<()> {

@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::{
     port::{authorities, held},
-    records::{AUTHORITIES, CLUSTER, NODES, REPLICAS},
+    records::{AUTHORITIES, CLUSTER, NODES, REPLICAS, REVOCATIONS},
 };
 
 /// The reconciler's name.
@@ -242,6 +242,28 @@ fn sweep(cx: &Context, tx: &mut Tx) -> Result<()> {
     for (id, _) in REPLICAS.all(&view)? {
         if !members.is_empty() && !members.iter().any(|member| member.id.0 == id) {
             tx.delete(&REPLICAS, &id)?;
+        }
+    }
+    if members.is_empty() {
+        return Ok(());
+    }
+    // Who has left makes itself no other key any more.
+    refuse(tx, |_, of| !members.iter().any(|member| member.id.0 == of))
+}
+
+/// Lets revocations take effect that wait for a replica to make itself another key: those of which `due` says so, by key and
+/// replica.
+pub(crate) fn refuse(tx: &mut Tx, due: impl Fn(&str, u64) -> bool) -> Result<()> {
+    let view = tx.view().clone();
+    for (key, found) in REVOCATIONS.all(&view)? {
+        if found.value.waits_for.is_some_and(|replica| due(&key, replica))
+            && let Some(mut row) = tx.get(&REVOCATIONS, &key)?
+            && row.waits_for == found.value.waits_for
+        {
+            row.waits_for = None;
+            tx.put(&REVOCATIONS, &key, &row)?;
+            let data = json!({"key": key, "holder": row.holder, "by": row.by});
+            tx.publish("pki.revoked", "", format!("certificate/{key}"), &data);
         }
     }
     Ok(())

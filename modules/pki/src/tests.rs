@@ -223,6 +223,19 @@ fn the_key_of_a_member_is_refused_once_it_has_another_one_or_at_once_by_force() 
 }
 
 #[test]
+fn the_key_of_a_member_that_left_before_it_made_another_one_is_refused() {
+    let place = Place::new();
+    place.call("pki.revoke", &json!({"replica": 3})).unwrap();
+    place.bench.jobs(rotation::KIND).tick();
+    assert!(!place.is_refused(&key(0xa3)));
+    place.bench.store.set_voters(&[1, 2]);
+    place.bench.advance(12 * HOUR_MS);
+    place.bench.jobs(rotation::KIND).tick();
+    assert!(place.is_refused(&key(0xa3)), "PKI-3");
+    assert_eq!(place.findings(), []);
+}
+
+#[test]
 fn a_replacement_goes_on_only_when_everybody_has_confirmed() {
     let place = Place::new();
     place.bench.node("n1", 1000, 1);
