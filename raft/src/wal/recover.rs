@@ -79,12 +79,8 @@ pub(super) fn recover(
     let mut replay = Replay { state: base, ..Replay::default() };
     let mut sealed = VecDeque::new();
     for (at, (path, header)) in segments.iter().enumerate() {
-        if at > 0 && header.state != replay.state {
-            return Err(WalError::corrupt(
-                path,
-                0,
-                "its header contradicts the segments before it",
-            ));
+        if at > 0 {
+            replay.enter(header.state, path)?;
         }
         replay.max_index = None;
         if let Some((_, next)) = segments.get(at + 1) {
@@ -178,6 +174,17 @@ struct Replay {
 }
 
 impl Replay {
+    /// Goes on with the segment that begins with `begins`. While the disk is low committed marks are not written, so
+    /// its header alone has the newest; the rest of it the segments before have, too.
+    fn enter(&mut self, begins: State, file: &Path) -> Result<(), WalError> {
+        if (State { committed: begins.committed, ..self.state }) != begins {
+            let what = "its header contradicts the segments before it";
+            return Err(WalError::corrupt(file, 0, what));
+        }
+        self.state = begins;
+        Ok(())
+    }
+
     fn apply(&mut self, record: Record) -> Result<(), String> {
         self.state.apply(&record)?;
         match record {

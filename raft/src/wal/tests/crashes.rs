@@ -230,11 +230,57 @@ fn history(choices: &[(u8, u16)]) -> Vec<Vec<Record>> {
     records.chunks(3).map(<[Record]>::to_vec).collect()
 }
 
+/// Takes `history` on a disk that is full now and then, and says what was taken.
+fn taken_on_a_short_disk(
+    files: &MemFiles,
+    history: &[Record],
+    room: &[Option<u16>],
+) -> Result<Vec<Record>, WalError> {
+    let options = Options { reserve_bytes: 24_000, ..small() };
+    let mut wal = open_with(files, options.clone())?.0;
+    let mut taken = Vec::new();
+    for (at, record) in history.iter().enumerate() {
+        if let Some(room) = room.get(at % room.len().max(1)) {
+            files.set_capacity(room.map(|room| files.used() + u64::from(room)));
+        }
+        match wal.append(std::slice::from_ref(record)) {
+            Ok(()) => taken.push(record.clone()),
+            Err(WalError::NoSpace { .. }) if !wal.is_failed() => {}
+            Err(WalError::Invalid { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        wal.commit(true)?;
+        if at % 16 == 15 {
+            drop(wal);
+            wal = open_with(files, options.clone())?.0;
+        }
+    }
+    Ok(taken)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_acknowledged_is_lost_in_any_history(choices in prop::collection::vec(any::<(u8, u16)>(), 1..80)) {
         run(&history(&choices), 1);
+    }
+
+    #[test]
+    fn a_disk_that_fills_and_empties_loses_nothing(
+        choices in prop::collection::vec(any::<(u8, u16)>(), 1..160),
+        room in prop::collection::vec(prop::option::of(0_u16..30_000), 1..20),
+    ) {
+        let files = MemFiles::new();
+        let taken = taken_on_a_short_disk(&files, &history(&choices).concat(), &room).unwrap();
+        files.set_capacity(None);
+        let (_, recovered) = open(&files.crash(1));
+        let (state, entries) = fold(&taken);
+        prop_assert_eq!(recovered.entries, entries);
+        // Marks may be left out while there is little room.
+        let committed = recovered.state.committed;
+        let is_known = committed.is_none_or(|at| taken.contains(&Record::Committed(at)));
+        prop_assert!(is_known, "{:?}", committed);
+        prop_assert_eq!(State { committed: state.committed, ..recovered.state }, state);
     }
 }

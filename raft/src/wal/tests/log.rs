@@ -187,6 +187,50 @@ fn on_a_full_disk_what_is_left_of_a_segment_is_for_votes() {
     assert!(wal.segments() > before + 1, "{} segments", wal.segments());
 }
 
+/// Seed 0.1.0-5:9241 of the simulator: a replica whose disk had been short, and had room again, could not start.
+#[test]
+fn a_log_that_left_out_committed_marks_for_want_of_room_opens_again() {
+    let files = MemFiles::new();
+    let options = Options { reserve_bytes: 40_000, ..small() };
+    let (mut wal, _) = open_with(&files, options.clone()).unwrap();
+    write(&mut wal, &[entries(1, 0..2), Record::Committed(at(1, 0))]);
+    files.set_capacity(Some(files.used()));
+    // All that is not for votes is full of marks; then there is one more.
+    for _ in 0..200 {
+        write(&mut wal, &[Record::Committed(at(1, 0))]);
+    }
+    write(&mut wal, &[Record::Committed(at(1, 1)), vote(2, 1)]);
+    files.set_capacity(None);
+    let (mut next, before) = (2, wal.segments());
+    while wal.segments() < before + 3 {
+        write(&mut wal, &[entries(2, next..next + 1)]);
+        next += 1;
+    }
+    drop(wal);
+    let (wal, recovered) = open_with(&files, options.clone()).unwrap();
+    assert_eq!(recovered.entries.len() as u64, next);
+    assert_eq!(wal.state().committed, Some(at(1, 1)), "the next segment's header has it");
+    // Its header says nothing else that the segments before it do not.
+    let path = segment(before as u64 + 1);
+    drop(wal);
+    files
+        .damage(&path, |bytes| {
+            let header = super::super::segment::Header::decode(
+                bytes,
+                &path,
+                before as u64 + 1,
+                bytes.len() as u64,
+                ME,
+            );
+            let mut header = header.unwrap();
+            header.state.vote = None;
+            bytes[..512].copy_from_slice(&header.encode());
+        })
+        .unwrap();
+    let error = open_with(&files, options).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("contradicts the segments before it"), "{error}");
+}
+
 #[test]
 fn a_disk_full_of_other_files_stops_nothing_that_has_room_in_its_segment() {
     let files = MemFiles::new();
