@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use openraft::{AsyncRuntime, async_runtime::WatchReceiver};
+use openraft::{AsyncRuntime, ServerState, async_runtime::WatchReceiver};
 use palisade_state::Published;
 use tokio::sync::Notify;
 
@@ -50,6 +50,12 @@ fn pair(vote: (u64, u64), leader: Option<u64>, whole: (u64, Option<u64>)) -> (u6
     } else {
         (vote.0, leader.filter(|leader| *leader == vote.1))
     }
+}
+
+/// Who leads, of what `me` shows: whoever its vote is for, which is itself for ever when it led the term in which it was
+/// removed, and starts again. It follows nobody then, and has to ask.
+fn leading(shown: Option<u64>, me: u64, state: ServerState) -> Option<u64> {
+    shown.filter(|leader| *leader != me || state == ServerState::Leader)
 }
 
 impl Leadership {
@@ -102,12 +108,13 @@ impl Leadership {
             let server = raft.server_metrics();
             let shown = server.borrow_watched();
             let vote = (shown.vote.leader_id.term, shown.vote.leader_id.voted_for);
-            (vote, shown.current_leader, shown.membership_config.clone())
+            let leader = leading(shown.current_leader, shown.id, shown.state);
+            (vote, leader, shown.membership_config.clone())
         };
         let whole = {
             let metrics = raft.metrics();
             let shown = metrics.borrow_watched();
-            (shown.current_term, shown.current_leader)
+            (shown.current_term, leading(shown.current_leader, shown.id, shown.state))
         };
         let (term, leader) = pair(vote, leader, whole);
         let shown = Seen { term, leader, since: now, membership };
@@ -190,6 +197,16 @@ mod tests {
         assert_eq!(pair((2, 1), None, (3, None)), (3, None));
         // What belongs together is of an earlier term, and a newer vote for another is durable: no leader of it is known.
         assert_eq!(pair((4, 2), Some(1), (3, Some(1))), (4, None));
+    }
+
+    /// Seed 0.1.0-5:9056 of the simulator: one that had led when it was removed took itself for the leader after each
+    /// start, and so never asked whether it still belonged.
+    #[test]
+    fn who_does_not_lead_is_not_its_own_leader() {
+        assert_eq!(leading(Some(1), 1, ServerState::Leader), Some(1));
+        assert_eq!(leading(Some(1), 1, ServerState::Learner), None);
+        assert_eq!(leading(Some(2), 1, ServerState::Learner), Some(2));
+        assert_eq!(leading(None, 1, ServerState::Candidate), None);
     }
 
     #[test]
