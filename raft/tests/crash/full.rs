@@ -84,7 +84,7 @@ async fn inside() {
     let home = Path::new(&home);
     let dir = home.join("data");
     let replica = start(&dir, small()).await.unwrap();
-    form(&replica).await;
+    form(&replica).await.unwrap();
     let mut number = 0;
     for _ in 0..200 {
         write(&replica, &mut number).await.unwrap();
@@ -104,7 +104,7 @@ async fn inside() {
     replica.shutdown().await;
     drop(replica);
     let again = eventually_started(&dir).await;
-    form(&again).await;
+    form(&again).await.unwrap();
     assert_eq!(model::read(&again.linearizable().await.unwrap()).unwrap()[0], number);
     let refused = write(&again, &mut number).await;
     assert_says(&again, refused, &dir);

@@ -3,7 +3,7 @@
 use std::{io::Read, path::Path, sync::Arc, time::Duration};
 
 use palisade_raft::{
-    Disk, Identity, LogSizes, Member, Neighbours, Replica, ReplicaOptions, StartError,
+    Disk, FormError, Identity, LogSizes, Member, Neighbours, Replica, ReplicaOptions, StartError,
     TokioRuntime, Tuning, Wires,
 };
 use palisade_state::{ReplicaId, Store};
@@ -55,9 +55,9 @@ pub async fn start(dir: &Path, tuning: Tuning) -> Result<Arc<Replica>, StartErro
     .await
 }
 
-pub async fn form(replica: &Replica) {
+pub async fn form(replica: &Replica) -> Result<(), FormError> {
     let member = Member { id: ReplicaId(1), peer_addr: "1".into(), api_addr: "1".into() };
-    replica.form(&[member]).await.unwrap();
+    replica.form(&[member]).await
 }
 
 /// One writer; it ends when it is not acknowledged.
@@ -87,8 +87,14 @@ async fn run(dir: &Path, acked: Counts) {
             return;
         }
     };
-    form(&replica).await;
-    let view = replica.linearizable().await.unwrap();
+    // Without a disk from here on: whoever waits for it to recover is told.
+    if let Err(error) = form(&replica).await {
+        return eprintln!("it ends before it has formed a cluster: {error}");
+    }
+    let view = match replica.linearizable().await {
+        Ok(view) => view,
+        Err(error) => return eprintln!("it ends before it has recovered: {error}"),
+    };
     let found = match model::read(&view) {
         Ok(found) => found,
         Err(what) => return eprintln!("lost: {what}"),
