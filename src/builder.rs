@@ -109,6 +109,10 @@ impl Builder {
 #[cfg(test)]
 mod matrix;
 #[cfg(test)]
+mod surface;
+#[cfg(test)]
+mod tables;
+#[cfg(test)]
 mod tenants;
 
 #[cfg(test)]

@@ -51,7 +51,8 @@ pub async fn run(context: &Context, registry: &Registry) -> Result<()> {
 /// `MIG-2`
 fn wrote_its_own(module: &dyn Module, tx: &Tx) -> Result<()> {
     let own = module.tables();
-    match tx.written_tables().find(|table| !own.contains(table)) {
+    let is_own = |table: &str| own.iter().any(|own| own.name() == table);
+    match tx.written_tables().find(|table| !is_own(table)) {
         None => Ok(()),
         Some(table) => {
             let detail =

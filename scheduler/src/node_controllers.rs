@@ -16,7 +16,7 @@ use palisade_contract::{
     node::{Node, NodePhase},
     node_spec::{NODE_SPEC_KIND, NODE_SPECS, NodeSpecPart, NodeSpecRecord},
 };
-use palisade_state::View;
+use palisade_state::{Declared, View};
 
 /// The built-in module `node-controllers`. It asks every registered module, so it is told of the
 /// registry once that is made.
@@ -43,8 +43,8 @@ impl Module for NodeControllers {
         "node-controllers"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![NODE_SPECS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![NODE_SPECS.declared()]
     }
 
     fn reconcilers(&self) -> Vec<Arc<dyn Reconciler>> {

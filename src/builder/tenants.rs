@@ -12,9 +12,10 @@ use palisade_api::envelope::Caller;
 use palisade_contract::{Code, MethodKind};
 use serde_json::{Value, json};
 
+pub(super) use self::world::{World, admin};
 use self::{
     fixtures::{Case, Expect, fixtures},
-    world::{INTRUDER, Things, VICTIM, World, admin, somebody},
+    world::{INTRUDER, Things, VICTIM, somebody},
 };
 
 /// What nobody of another tenant may be told, if he did not say it himself.
@@ -41,6 +42,11 @@ struct Place {
     world: World,
     victim: Things,
     intruder: Things,
+}
+
+/// A world with two tenants' things in it.
+pub(super) fn furnished() -> World {
+    place().world
 }
 
 fn place() -> Place {

@@ -8,7 +8,7 @@ use palisade_contract::{
     Resource, Result, Severity, Verb, method::ByteStream,
 };
 use palisade_raft::backup::{BackupError, BackupHead, BackupKey, Encoder};
-use palisade_state::View;
+use palisade_state::{Declared, View};
 use tokio::sync::mpsc;
 
 use super::{
@@ -104,8 +104,8 @@ impl Module for Backups {
         "backup"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![schedule::SCHEDULED.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![schedule::SCHEDULED.declared()]
     }
 
     fn catalog(&self) -> Catalog {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     port::ReplicaId,
-    table::{Corrupt, Table},
+    table::{Corrupt, Declared, Table},
     tx::{Tx, TxError},
     view::View,
 };
@@ -65,6 +65,12 @@ pub static ENROLMENTS: Table<String, Enrolment> = Table::new("palisade.enrolment
 pub static REPLICAS: Table<u64, Replica> = Table::new("palisade.replicas", &[]);
 /// How many replicas were enrolled; key 0. It exists to be guarded.
 static ENROLLED: Table<u64, u64> = Table::new("palisade.enrolled", &[]);
+
+/// The roster's tables.
+#[must_use]
+pub fn tables() -> [Declared; 3] {
+    [ENROLMENTS.declared(), REPLICAS.declared(), ENROLLED.declared()]
+}
 
 /// What the roster says of an id.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     key::{Key, KeyBytes, after_prefix, joined},
+    lenient,
     past::Kept,
     record::{Record, Stamp},
     view::View,
@@ -44,6 +45,29 @@ pub struct Table<K, V: 'static> {
     types: PhantomData<fn() -> (K, V)>,
 }
 
+/// A table without its types: its name, and whether rows are of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Declared {
+    name: &'static str,
+    read: fn(&'static str, &[u8], &[u8]) -> Result<Vec<u8>, Corrupt>,
+}
+
+impl Declared {
+    /// The table's name.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The record of a row as this release would write it.
+    ///
+    /// # Errors
+    /// The key or the value is none of this table.
+    pub fn read(&self, key: &[u8], value: &[u8]) -> Result<Vec<u8>, Corrupt> {
+        (self.read)(self.name, key, value)
+    }
+}
+
 /// A record with the stamp of its row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versioned<V> {
@@ -64,6 +88,20 @@ impl<K: Key, V: Serialize + DeserializeOwned> Table<K, V> {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// The table without its types, as a module declares it.
+    #[must_use]
+    pub const fn declared(&self) -> Declared {
+        Declared {
+            name: self.name,
+            read: |name, key, value| {
+                let table = Self::new(name, &[]);
+                table.read_key(key)?;
+                let value = table.read_value(key, value)?;
+                serde_json::to_vec(&value).map_err(|source| table.corrupt(key, Some(source)))
+            },
+        }
     }
 
     /// What it takes to read the table as it was.
@@ -101,7 +139,13 @@ impl<K: Key, V: Serialize + DeserializeOwned> Table<K, V> {
     /// # Errors
     /// They cannot be read.
     pub fn read_value(&self, key: &[u8], value: &[u8]) -> Result<V, Corrupt> {
-        serde_json::from_slice(value).map_err(|source| self.corrupt(key, Some(source)))
+        let strictly = match serde_json::from_slice(value) {
+            Ok(read) => return Ok(read),
+            Err(error) => error,
+        };
+        // Seldom: the next release has written it.
+        let later = serde_json::from_slice(value).ok().and_then(|later| lenient::read(&later).ok());
+        later.ok_or_else(|| self.corrupt(key, Some(strictly)))
     }
 
     pub(crate) fn read_key(&self, key: &[u8]) -> Result<K, Corrupt> {

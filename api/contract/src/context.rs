@@ -300,7 +300,7 @@ impl ReconcileContext {
 #[cfg(test)]
 mod tests {
     use futures::executor::block_on;
-    use palisade_state::{Store, Table, memory::MemoryStore, step::StepRuntime};
+    use palisade_state::{Declared, Store, Table, memory::MemoryStore, step::StepRuntime};
 
     use super::*;
     use crate::{error::Code, module::Module};
@@ -315,8 +315,8 @@ mod tests {
             "owner"
         }
 
-        fn tables(&self) -> Vec<&'static str> {
-            vec![OWN.name()]
+        fn tables(&self) -> Vec<Declared> {
+            vec![OWN.declared()]
         }
     }
 

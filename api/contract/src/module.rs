@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, ready};
-use palisade_state::{Role, Tx, View, past::Kept};
+use palisade_state::{Declared, Role, Tx, View, past::Kept};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ pub trait Module: Send + Sync {
 
     /// The tables that it writes, all of them: `^[a-z][a-z0-9_-]{0,95}$`, a plugin's
     /// `plg_<id>_…`. A transaction that writes another one is refused.
-    fn tables(&self) -> Vec<&'static str> {
+    fn tables(&self) -> Vec<Declared> {
         vec![]
     }
 

@@ -11,7 +11,9 @@ use palisade_contract::{
     Context, Module, ReconcileContext, Reconciler, Registry, Result, ShardBy, module::Run,
 };
 use palisade_scheduler::worker::{Options, Worker};
-use palisade_state::{Fence, Role, Rt, SharedStore, Table, Tx, TxError, View, queue::WorkRow};
+use palisade_state::{
+    Declared, Fence, Role, Rt, SharedStore, Table, Tx, TxError, View, queue::WorkRow,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -105,8 +107,8 @@ impl Module for Household {
         "household"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![CHORES.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![CHORES.declared()]
     }
 
     fn reconcilers(&self) -> Vec<Arc<dyn Reconciler>> {

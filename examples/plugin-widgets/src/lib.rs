@@ -9,7 +9,7 @@ use palisade_contract::{
     Problems, ReconcileContext, Reconciler, Resource, Result, Run, Severity, ShardBy, Sweep, Verb,
     Watched, method::Records,
 };
-use palisade_state::{Index, Table, Tx, View};
+use palisade_state::{Declared, Index, Table, Tx, View};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -149,8 +149,8 @@ impl Module for AcmeWidgets {
         Some("acme")
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![WIDGETS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![WIDGETS.declared()]
     }
 
     fn migrations(&self) -> Vec<Migration> {

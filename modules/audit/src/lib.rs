@@ -17,7 +17,7 @@ use palisade_contract::{
     Catalog, Context, Finding, Method, MethodContext, Module, Nothing, Reconciler, Resource,
     Result, Severity, Verb, time::rfc3339,
 };
-use palisade_state::View;
+use palisade_state::{Declared, View};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -81,8 +81,8 @@ impl Module for AuditModule {
         "audit"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![CHECKPOINTS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![CHECKPOINTS.declared()]
     }
 
     fn methods(&self) -> Vec<Method> {

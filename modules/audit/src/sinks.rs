@@ -18,7 +18,9 @@ use palisade_contract::{
     audit::{AuditBatch, RegisteredAuditSink},
     time::rfc3339,
 };
-use palisade_state::{Table, View, audit::AuditRecord, lease::singleton_lease, port::timeout};
+use palisade_state::{
+    Declared, Table, View, audit::AuditRecord, lease::singleton_lease, port::timeout,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::formation;
@@ -287,8 +289,8 @@ impl Module for AuditSinks {
         "audit-sinks"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![PROGRESS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![PROGRESS.declared()]
     }
 
     fn reconcilers(&self) -> Vec<Arc<dyn Reconciler>> {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use futures::future::{BoxFuture, ready};
 use palisade_contract::{Context, Finding, Module, Reconciler, Result, module::Extension};
-use palisade_state::{View, past::Kept};
+use palisade_state::{Declared, View, past::Kept};
 
 pub use nodes::NodeWatch;
 pub use placer::Placer;
@@ -41,8 +41,8 @@ impl Module for CapacityModule {
         &["inventory"]
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![books::DEMANDS.name(), books::BOOKS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![books::DEMANDS.declared(), books::BOOKS.declared()]
     }
 
     fn kept(&self) -> Vec<Kept> {

@@ -29,7 +29,7 @@ use palisade_contract::{
     Sweep,
     command::{Commands, Deliveries},
 };
-use palisade_state::{Tx, View};
+use palisade_state::{Declared, Tx, View};
 
 pub use methods::{ListCommands, OneCommand, PingNode};
 
@@ -91,8 +91,8 @@ impl Module for CommandsModule {
         &["inventory"]
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![rows::COMMANDS.name(), rows::NODES.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![rows::COMMANDS.declared(), rows::NODES.declared()]
     }
 
     fn methods(&self) -> Vec<Method> {

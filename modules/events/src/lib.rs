@@ -32,7 +32,7 @@ use palisade_contract::{
     Catalog, Code, Context, Error, EventSink, Finding, Method, Module, Reconciler, Registry,
     Result, SecretRef, Sweep, secrets::SecretUsers, tenants::sweep,
 };
-use palisade_state::{Tx, View};
+use palisade_state::{Declared, Tx, View};
 
 use records::{LETTERS, PROGRESS, QUEUE, SUBSCRIPTIONS};
 
@@ -75,8 +75,8 @@ impl Module for EventsModule {
         "events"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![SUBSCRIPTIONS.name(), PROGRESS.name(), QUEUE.name(), LETTERS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![SUBSCRIPTIONS.declared(), PROGRESS.declared(), QUEUE.declared(), LETTERS.declared()]
     }
 
     fn methods(&self) -> Vec<Method> {

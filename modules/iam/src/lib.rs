@@ -35,7 +35,7 @@ use palisade_contract::{
     Sweep,
     ports::{Access, Credential},
 };
-use palisade_state::{Tx, View};
+use palisade_state::{Declared, Tx, View};
 
 pub use bindings::{BindingRecord, CreateBinding, ListBindings, NameBinding};
 pub use can_i::{Answer, CanI, OnWhat};
@@ -99,13 +99,13 @@ impl Module for Iam {
         "iam"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
+    fn tables(&self) -> Vec<Declared> {
         vec![
-            records::API_TOKENS.name(),
-            records::TOKEN_USES.name(),
-            PRINCIPALS.name(),
-            records::CUSTOM_ROLES.name(),
-            records::ROLE_BINDINGS.name(),
+            records::API_TOKENS.declared(),
+            records::TOKEN_USES.declared(),
+            PRINCIPALS.declared(),
+            records::CUSTOM_ROLES.declared(),
+            records::ROLE_BINDINGS.declared(),
         ]
     }
 

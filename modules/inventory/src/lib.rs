@@ -32,7 +32,7 @@ use palisade_contract::{
     node::{HostFacts, Node, NodeSession},
     ports::{JoinRequest, Nodes},
 };
-use palisade_state::{Tx, View, past::Kept};
+use palisade_state::{Declared, Tx, View, past::Kept};
 
 pub use identity::ProductUuid;
 pub use join_token_methods::{CreateToken, ListTokens, RevokeToken, TokenRecord};
@@ -79,8 +79,8 @@ impl Module for Inventory {
         "inventory"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![records::NODES.name(), records::JOIN_TOKENS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![records::NODES.declared(), records::JOIN_TOKENS.declared()]
     }
 
     fn kept(&self) -> Vec<Kept> {

@@ -19,7 +19,7 @@ use futures::future::{BoxFuture, ready};
 use palisade_contract::{
     Catalog, Context, Finding, Method, Module, Reconciler, Result, pki::Certificates,
 };
-use palisade_state::{Tx, View};
+use palisade_state::{Declared, Tx, View};
 
 pub use methods::{
     Advance, CaRecord, CertificateRecord, OneKey, RevocationRecord, Revoke, Revoked,
@@ -65,8 +65,8 @@ impl Module for PkiModule {
         "pki"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![AUTHORITIES.name(), REPLICAS.name(), NODES.name(), REVOCATIONS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![AUTHORITIES.declared(), REPLICAS.declared(), NODES.declared(), REVOCATIONS.declared()]
     }
 
     fn methods(&self) -> Vec<Method> {

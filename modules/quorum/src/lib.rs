@@ -36,7 +36,7 @@ use palisade_contract::{
     Catalog, Context, Finding, Method, Module, Reconciler, Registry, Result, Sweep,
     approvals::Approvals, tenants::sweep,
 };
-use palisade_state::{Tx, View};
+use palisade_state::{Declared, Tx, View};
 
 pub use batch::{CALLS_MAX, HELD_MAX, HELD_OF_ONE_MAX};
 pub use expiry::EXPIRY_KIND;
@@ -81,8 +81,8 @@ impl Module for QuorumModule {
         &["iam", "commands"]
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![BATCHES.name(), POLICIES.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![BATCHES.declared(), POLICIES.declared()]
     }
 
     fn methods(&self) -> Vec<Method> {

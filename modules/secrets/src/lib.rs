@@ -27,7 +27,7 @@ use palisade_contract::{
     Catalog, Context, Error, Finding, Method, Module, Reconciler, Registry, Result, SecretRef,
     Sweep, secrets::SecretUsers, tenants::sweep,
 };
-use palisade_state::{Tx, View};
+use palisade_state::{Declared, Tx, View};
 
 pub use methods::{ListSecrets, OneSecret, SECRETS_MAX, SecretRecord, SetSecret};
 pub use records::KeyState;
@@ -90,8 +90,8 @@ impl Module for SecretsModule {
         "secrets"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![SECRETS.name(), RING.name(), HOLDERS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![SECRETS.declared(), RING.declared(), HOLDERS.declared()]
     }
 
     fn methods(&self) -> Vec<Method> {

@@ -22,7 +22,7 @@ use palisade_contract::{
     Catalog, Context, Finding, Method, Migration, Module, Reconciler, Registry, Result,
     tenants::Tenants,
 };
-use palisade_state::{Tx, View};
+use palisade_state::{Declared, Tx, View};
 
 pub use methods::{
     CreateTenant, ListTenants, NewQuotas, OneTenant, RemoveTenant, SuspendTenant, UpdateTenant,
@@ -62,8 +62,8 @@ impl Module for Tenancy {
         "tenancy"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![TENANTS.name(), USAGE.name(), CHARGES.name(), TEARDOWNS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![TENANTS.declared(), USAGE.declared(), CHARGES.declared(), TEARDOWNS.declared()]
     }
 
     fn migrations(&self) -> Vec<Migration> {

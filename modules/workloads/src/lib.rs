@@ -31,7 +31,7 @@ use palisade_contract::{
     node_spec::{NodeSpecPart, invalidate},
     secrets::SecretUsers,
 };
-use palisade_state::{Tx, View, past::Kept};
+use palisade_state::{Declared, Tx, View, past::Kept};
 
 pub use methods::{Applied, Change, Plan, Start};
 pub use shown::{ExitRecord, InstanceCondition, InstanceRecord, WorkloadRecord};
@@ -59,9 +59,9 @@ impl Module for WorkloadsModule {
         &["inventory", "capacity", "commands"]
     }
 
-    fn tables(&self) -> Vec<&'static str> {
+    fn tables(&self) -> Vec<Declared> {
         use records::{ANNOUNCED, INSTANCES, VERSIONS, WORKLOADS};
-        vec![WORKLOADS.name(), VERSIONS.name(), INSTANCES.name(), ANNOUNCED.name()]
+        vec![WORKLOADS.declared(), VERSIONS.declared(), INSTANCES.declared(), ANNOUNCED.declared()]
     }
 
     fn kept(&self) -> Vec<Kept> {

@@ -12,7 +12,7 @@ use futures::{FutureExt, future::BoxFuture};
 use palisade_contract::{Code, Context, Error, Module, Registry, Result, module::Migration};
 use palisade_scheduler::migrate::{self, LEDGER};
 use palisade_state::{
-    Command, Outcome, ReplicaId, Runtime, Store, StoreError, Table, Tx, View, Watch,
+    Command, Declared, Outcome, ReplicaId, Runtime, Store, StoreError, Table, Tx, View, Watch,
     memory::MemoryStore, port::ClusterStatus, step::StepRuntime,
 };
 
@@ -27,8 +27,8 @@ impl Module for Migrating {
         "test"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![ROWS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![ROWS.declared()]
     }
 
     fn migrations(&self) -> Vec<Migration> {

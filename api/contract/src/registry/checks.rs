@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use palisade_state::queue::is_kind;
+use palisade_state::{Declared, queue::is_kind};
 
 use super::{
     RESERVED_TABLES, Rule, binding_of,
@@ -101,7 +101,7 @@ impl Taken {
 
     fn tables(&mut self, module: &dyn Module) -> Rule {
         let own = module.plugin().map(|id| format!("plg_{id}_"));
-        for name in module.tables() {
+        for name in module.tables().iter().map(Declared::name) {
             if !is_table(name) {
                 return Err(format!("table {name:?} does not match {TABLE}"));
             }

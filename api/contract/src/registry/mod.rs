@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use palisade_state::past::Kept;
+use palisade_state::{Declared, past::Kept};
 
 use self::{
     checks::{Taken, area_of},
@@ -60,7 +60,8 @@ impl Registry {
             checked.map_err(|rule| refuse(module.name(), &rule))?;
         }
         let declared = modules.iter().flat_map(|module| module.tables());
-        let tables = Arc::new(declared.chain(RESERVED_TABLES).collect());
+        let names = declared.map(|table| table.name());
+        let tables = Arc::new(names.chain(RESERVED_TABLES).collect());
         Ok(Self { modules, tables })
     }
 
@@ -100,6 +101,12 @@ impl Registry {
     #[must_use]
     pub fn status_handlers(&self) -> Vec<StatusHandler> {
         self.modules.iter().flat_map(|module| module.status_handlers()).collect()
+    }
+
+    /// The tables of all modules, in order.
+    #[must_use]
+    pub fn declared(&self) -> Vec<Declared> {
+        self.modules.iter().flat_map(|module| module.tables()).collect()
     }
 
     /// The tables that can be read as they were, in order.

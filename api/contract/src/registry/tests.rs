@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::{FutureExt, future::BoxFuture};
+use palisade_state::Table;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -68,8 +69,9 @@ impl Module for Fake {
         self.requires
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        self.tables.clone()
+    fn tables(&self) -> Vec<Declared> {
+        let declared = |name: &&'static str| Table::<String, u64>::new(name, &[]).declared();
+        self.tables.iter().map(declared).collect()
     }
 
     fn migrations(&self) -> Vec<Migration> {

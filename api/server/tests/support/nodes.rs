@@ -7,7 +7,7 @@ use palisade_contract::{
     node::{HostFacts, Node, NodePhase, NodeSession},
     ports::{JoinRequest, Nodes},
 };
-use palisade_state::{Table, Tx, View};
+use palisade_state::{Declared, Table, Tx, View};
 use serde::{Deserialize, Serialize};
 
 pub static NODES: Table<String, Node> = Table::new("nodes", &[]);
@@ -147,8 +147,8 @@ impl Module for NodesModule {
         "nodes"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![NODES.name(), PHASES.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![NODES.declared(), PHASES.declared()]
     }
 
     fn status_handlers(&self) -> Vec<StatusHandler> {

@@ -6,7 +6,7 @@ use palisade_contract::{
     Verb, Watched,
     method::{ByteStream, Records},
 };
-use palisade_state::{Table, Tx, View};
+use palisade_state::{Declared, Table, Tx, View};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -143,8 +143,8 @@ impl Module for Widgets {
         "widgets"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![WIDGETS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![WIDGETS.declared()]
     }
 
     fn catalog(&self) -> Catalog {

@@ -15,7 +15,7 @@ use palisade_contract::{
 };
 use palisade_iam::Iam;
 use palisade_state::{
-    Role, Store, Table, Tx, View,
+    Declared, Role, Store, Table, Tx, View,
     command::{FenceCheck, Finish, Kind, WorkerBeat},
     memory::MemoryStore,
     shard::shard_of,
@@ -78,8 +78,8 @@ impl Module for Things {
         "things"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![THINGS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![THINGS.declared()]
     }
 
     fn catalog(&self) -> Catalog {

@@ -18,7 +18,7 @@ use palisade_contract::{
     tenants::{Amounts, Charging, sweep},
 };
 use palisade_state::{
-    Role, Store, Table, Tx, View,
+    Declared, Role, Store, Table, Tx, View,
     command::{FenceCheck, Finish, Kind, WorkerBeat},
     memory::MemoryStore,
     shard::shard_of,
@@ -51,8 +51,8 @@ impl Module for Things {
         "things"
     }
 
-    fn tables(&self) -> Vec<&'static str> {
-        vec![WIDGETS.name(), GADGETS.name()]
+    fn tables(&self) -> Vec<Declared> {
+        vec![WIDGETS.declared(), GADGETS.declared()]
     }
 
     fn tenants_in_use(&self, view: &View) -> Result<BTreeSet<String>> {
