@@ -45,11 +45,14 @@ pub struct Table<K, V: 'static> {
     types: PhantomData<fn() -> (K, V)>,
 }
 
+/// Reads the row of a table by its key and value, and writes its record again.
+type Read = fn(&'static str, &[u8], &[u8]) -> Result<Vec<u8>, Corrupt>;
+
 /// A table without its types: its name, and whether rows are of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Declared {
     name: &'static str,
-    read: fn(&'static str, &[u8], &[u8]) -> Result<Vec<u8>, Corrupt>,
+    read: Read,
 }
 
 impl Declared {
