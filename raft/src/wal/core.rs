@@ -5,6 +5,8 @@
 //! * W5 Old segments are removed oldest first, each durably before the next, and only once the purge mark
 //!   that covers them is durable.
 //! * W6 After a failed write or sync nothing succeeds any more.
+//! * W8 After entries or a truncation were refused no committed mark is taken: it would speak of entries that are not the
+//!   log's. A mark may always be left out.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -37,6 +39,8 @@ pub struct Wal {
     ahead: Ahead,
     space: Arc<Space>,
     gauge: Gauge,
+    /// Entries or a truncation were refused: `W8`.
+    lacks: bool,
     failed: Option<String>,
     written: u64,
     syncs: u64,
@@ -131,6 +135,7 @@ impl Wal {
             ahead,
             space,
             gauge: Gauge::default(),
+            lacks: false,
             failed: None,
             written: 0,
             syncs: 0,
@@ -198,11 +203,13 @@ impl Wal {
     /// Takes records, all of them or, when the error [is a refusal](WalError::is_refusal), none.
     pub fn append(&mut self, records: &[Record]) -> Result<(), WalError> {
         self.check_running()?;
-        self.check(records)?;
-        let room = self.make_room(records);
-        self.settled(room)?;
+        let taken = self.check(records).and_then(|()| self.make_room(records));
+        self.lacks |= taken.is_err()
+            && records.iter().any(|r| matches!(r, Record::Append(_) | Record::TruncateAfter(_)));
+        self.settled(taken)?;
         let encoded = records.iter().try_for_each(|record| match record {
             Record::Append(entries) => self.put_entries(entries),
+            Record::Committed(_) if self.lacks => Ok(()),
             mark => self.put_mark(mark),
         });
         match encoded {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use super::error::WalError;
 use super::record::{self, Found};
 use super::segment::{self, HEADER, Header, Seal};
-use super::types::{Cut, EntryRecord, Hooks, Identity, Record, State};
+use super::types::{Cut, EntryRecord, Hooks, Identity, Position, Record, State};
 use super::witness::{self, Mark, Witness};
 use crate::disk::{self, File, Files};
 
@@ -92,10 +92,18 @@ pub(super) fn recover(
         check_entries(dir, first, base, &replay)?;
         witness.note(Mark { segment: last.number, offset: last.end })?;
         witness.sync()?;
-        let Replay { state, entries, .. } = replay;
+        let Replay { mut state, entries, .. } = replay;
+        state.committed = known(state);
         return Ok((witness, Some(Opened { state, entries, sealed, last, cut })));
     }
     Err(WalError::corrupt(dir, 0, "the log has no segments"))
+}
+
+/// Up to where what the log holds is committed. A mark that is ahead of the entries says nothing of them: logs of before `W8`
+/// have such ones, and what they speak of never came.
+fn known(state: State) -> Option<Position> {
+    let is_ahead = state.committed.map(|c| c.index) > state.last.map(|last| last.index);
+    if is_ahead { state.purged } else { state.committed }
 }
 
 fn fresh(files: &dyn Files, dir: &Path, names: &[String]) -> Result<Witness, WalError> {

@@ -201,7 +201,7 @@ fn a_power_cut_during_recovery_loses_nothing() {
 /// Turns arbitrary numbers into a history that the log accepts.
 fn history(choices: &[(u8, u16)]) -> Vec<Vec<Record>> {
     let mut records = Vec::new();
-    let (mut term, mut next, mut purged) = (1, 0_u64, 0_u64);
+    let (mut term, mut next, mut purged, mut committed) = (1, 0_u64, 0_u64, 0_u64);
     for &(kind, n) in choices {
         let n = u64::from(n);
         match kind % 8 {
@@ -210,7 +210,8 @@ fn history(choices: &[(u8, u16)]) -> Vec<Vec<Record>> {
                 records.push(vote(term, n));
             }
             1 if next > purged + 1 => {
-                let keep = purged + n % (next - purged);
+                // What is committed is never taken back.
+                let keep = (purged + n % (next - purged)).max(committed);
                 records.push(Record::TruncateAfter(Some(at(term, keep))));
                 next = keep + 1;
                 term += 1;
@@ -219,7 +220,10 @@ fn history(choices: &[(u8, u16)]) -> Vec<Vec<Record>> {
                 purged += n % (next - purged);
                 records.push(Record::Purge(at(term, purged)));
             }
-            3 if next > 0 => records.push(Record::Committed(at(term, next - 1))),
+            3 if next > 0 => {
+                committed = next - 1;
+                records.push(Record::Committed(at(term, committed)));
+            }
             _ => {
                 let count = 1 + n % 6;
                 records.push(entries(term, next..next + count));
@@ -279,7 +283,8 @@ proptest! {
         prop_assert_eq!(recovered.entries, entries);
         // Marks may be left out while there is little room.
         let committed = recovered.state.committed;
-        let is_known = committed.is_none_or(|at| taken.contains(&Record::Committed(at)));
+        let is_known = committed == recovered.state.purged
+            || committed.is_none_or(|at| taken.contains(&Record::Committed(at)));
         prop_assert!(is_known, "{:?}", committed);
         prop_assert_eq!(State { committed: state.committed, ..recovered.state }, state);
     }

@@ -54,7 +54,9 @@ impl Model {
         let picked = self.held.1.get(pick as usize).map(EntryRecord::position);
         match (self.below(8), picked) {
             (0, _) => vote(term + 1, 1 + pick % 3),
-            (1, Some(after)) => Record::TruncateAfter(Some(after)),
+            (1, Some(after)) if Some(after.index) >= state.committed.map(|c| c.index) => {
+                Record::TruncateAfter(Some(after))
+            }
             (2, Some(to)) if count > 40 => Record::Purge(to),
             (3, Some(_)) => Record::Committed(state.last.unwrap()),
             _ => {

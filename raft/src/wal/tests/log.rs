@@ -231,6 +231,48 @@ fn a_log_that_left_out_committed_marks_for_want_of_room_opens_again() {
     assert!(error.contains("contradicts the segments before it"), "{error}");
 }
 
+/// Seed 0.1.0-5:15339 of the simulator: entries were refused for want of room, the mark that committed them was taken, and
+/// the replica could not start.
+#[test]
+fn no_mark_commits_entries_that_were_refused() {
+    let files = MemFiles::new();
+    let options = Options { reserve_bytes: 40_000, ..small() };
+    let (mut wal, _) = open_with(&files, options.clone()).unwrap();
+    write(&mut wal, &[entries(1, 0..2), Record::Committed(at(1, 0))]);
+    files.set_capacity(Some(files.used()));
+    let refused = (2..100).find(|index| wal.append(&[entries(1, *index..index + 1)]).is_err());
+    let refused = refused.unwrap();
+    files.set_capacity(None);
+    write(&mut wal, &[Record::Committed(at(1, refused)), vote(2, 1)]);
+    let (_, recovered) = open_with(&files.crash(1), options).unwrap();
+    assert_eq!(recovered.state.last, Some(at(1, refused - 1)));
+    assert_eq!(recovered.state.committed, Some(at(1, 0)), "W8");
+    assert_eq!(recovered.state.vote.map(|vote| vote.term), Some(2));
+}
+
+#[test]
+fn no_mark_commits_what_a_refused_truncation_would_have_taken_away() {
+    let files = MemFiles::new();
+    let (mut wal, _) = open(&files);
+    write(&mut wal, &[entries(1, 0..5), Record::Purge(at(1, 1))]);
+    let refused = wal.append(&[Record::TruncateAfter(Some(at(1, 0))), entries(2, 1..2)]);
+    assert!(refused.is_err_and(|error| error.is_refusal()));
+    write(&mut wal, &[Record::Committed(at(2, 3))]);
+    assert_eq!(open(&files.crash(1)).1.state.committed, None, "W8");
+}
+
+#[test]
+fn a_mark_ahead_of_the_log_commits_nothing_when_it_is_opened() {
+    for purged in [None, Some(at(1, 1))] {
+        let files = MemFiles::new();
+        let (mut wal, _) = open(&files);
+        write(&mut wal, &[entries(1, 0..5), Record::Committed(at(1, 9))]);
+        write(&mut wal, &purged.map(Record::Purge).into_iter().collect::<Vec<_>>());
+        let (wal, recovered) = open(&files.crash(1));
+        assert_eq!((recovered.state.committed, wal.state().committed), (purged, purged));
+    }
+}
+
 #[test]
 fn a_disk_full_of_other_files_stops_nothing_that_has_room_in_its_segment() {
     let files = MemFiles::new();
