@@ -183,24 +183,40 @@ async fn simulate(options: Options, nodes: Arc<Nodes>) -> Ran {
     nodes.spawn(0, faults::carry_out(world.clone(), options.plan.clone(), options.length).boxed());
     world_sleep(options.length).await;
     let converged = calm(&world, &stop, &working).await;
-    // Before time goes on: what a machine does afterwards, such as the next step of an update, is not unrest.
-    let unrest = furthest(&world)
-        .zip(world.fleet())
-        .map(|(last, fleet)| fleet.unsettled(&last))
-        .unwrap_or_default();
     if options.is_spoiled && world.nodes.has_ended() {
         lock(&records).push(record::spoiled(now()));
     }
+    let end = Ending::of(&world, &records);
     let (recalled, wrong) = world.eyes.past.judge(&world).await;
     wrong.into_iter().for_each(|breach| world.eyes.breach(breach.check, breach.message));
-    unrest.into_iter().for_each(|breach| world.eyes.breach(breach.check, breach.message));
-    let ran = report(&world, &records, keys, converged);
+    let ran = report(&world, end, keys, converged);
     let ran = Ran { recalled, ..ran };
     if let Some(fleet) = world.fleet() {
         fleet.tear_down();
     }
     world.tear_down();
     ran
+}
+
+/// How things are when everything has converged, or has been waited for long enough.
+///
+/// This is what is judged, and not what is there later: the judge asks each history for each state, time goes on
+/// meanwhile, and with it what comes back by itself, such as a periodic key whose time has come or the next step of an update.
+struct Ending {
+    /// The state of the replica that has applied most.
+    last: Option<View>,
+    records: Vec<Record>,
+    /// What is not as it must be on machines.
+    unrest: Vec<Breach>,
+}
+
+impl Ending {
+    /// How things are now.
+    fn of(world: &World, records: &Mutex<Vec<Record>>) -> Self {
+        let last = furthest(world);
+        let unrest = last.as_ref().zip(world.fleet()).map(|(last, fleet)| fleet.unsettled(last));
+        Self { last, records: lock(records).clone(), unrest: unrest.unwrap_or_default() }
+    }
 }
 
 /// Gives the world machines, and users who want something of them.
@@ -287,8 +303,9 @@ fn furthest(world: &World) -> Option<View> {
     views.max_by_key(|view| view.applied().index)
 }
 
-fn report(world: &World, records: &Mutex<Vec<Record>>, keys: u64, converged: bool) -> Ran {
-    let records = lock(records).clone();
+fn report(world: &World, end: Ending, keys: u64, converged: bool) -> Ran {
+    let Ending { last, records, unrest } = end;
+    unrest.into_iter().for_each(|breach| world.eyes.breach(breach.check, breach.message));
     for id in world.ids() {
         if let Some(view) = world.view(id) {
             world.eyes.compare(id, &view);
@@ -303,7 +320,7 @@ fn report(world: &World, records: &Mutex<Vec<Record>>, keys: u64, converged: boo
         let message = format!("{limit} s after the faults replicas differ: {}", seen.join(", "));
         breaches.push(breach("quiet", message));
     }
-    if let Some(last) = furthest(world) {
+    if let Some(last) = last {
         breaches.extend(judge::judge(&records, &last, keys, &world.eyes));
     }
     let (hash, events) = world.nodes.hash();

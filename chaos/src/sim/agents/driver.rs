@@ -315,11 +315,7 @@ impl Rig {
             format!("{name}: generation {} under {}, {count} instances", spec.generation, new.0)
         });
         self.fleet.nodes.note(&[12, self.machine.number, spec.generation]);
-        let mut state = self.machine.state();
-        for instance in &spec.instances {
-            state.told.entry(instance.id.clone()).or_insert_with(now);
-        }
-        state.spec = Some(spec);
+        self.machine.state().spec = Some(spec);
     }
 }
 

@@ -3,15 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use palisade_agent::fence::Fence;
-use palisade_state::View;
+use palisade_state::{View, outbox::Event};
 use serde_json::Value;
 
 use super::{
-    super::{Breach, nodes::now},
+    super::Breach,
     machine::{Machine, Proc},
     rows::{all, newest, number, text},
 };
@@ -34,14 +33,38 @@ pub(crate) struct Book {
     index: u64,
     newest: (u64, usize),
     event: u64,
-    /// When nodes were given up.
-    lost: BTreeMap<String, Vec<Duration>>,
+    /// Nodes that were lost.
+    lost: BTreeSet<String>,
+    /// Instances that were given up with their nodes. An instance has one place in its life; what replaces it has
+    /// another id.
+    given_up: BTreeSet<String>,
+    /// What happened since it was last told.
+    pub(crate) news: Vec<String>,
 }
 
 impl Book {
-    /// Whether a node was given up at that time or later.
-    pub(crate) fn was_lost(&self, node: &str, since: Duration) -> bool {
-        self.lost.get(node).is_some_and(|times| times.iter().any(|at| *at >= since))
+    /// Whether an instance was given up because its node was lost.
+    pub(crate) fn is_given_up(&self, instance: &str) -> bool {
+        self.given_up.contains(instance)
+    }
+
+    fn happens(&mut self, event: &Event) {
+        match event.kind.as_ref() {
+            "node.lost" => {
+                let node = event.subject.trim_start_matches("node/");
+                self.news.push(format!("{node} is lost"));
+                self.lost.insert(node.to_owned());
+            }
+            "instance.lost" => {
+                let data: Value = serde_json::from_slice(&event.data).unwrap_or_default();
+                let (node, instance) = (text(&data, "/node"), text(&data, "/instance"));
+                self.news.push(format!("{instance} is given up on {node}"));
+                if self.lost.contains(node) {
+                    self.given_up.insert(instance.to_owned());
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Looks at a view, unless a newer one was seen: C1 at every revision that a replica shows.
@@ -53,10 +76,7 @@ impl Book {
         self.index = index;
         for (sequence, event) in view.events(self.event + 1) {
             self.event = sequence;
-            if event.kind.as_ref() == "node.lost" {
-                let node = event.subject.trim_start_matches("node/").to_owned();
-                self.lost.entry(node).or_default().push(now());
-            }
+            self.happens(event);
         }
         let newest = newest(view, &[BOOKS, DEMANDS, INSTANCES]);
         if newest == self.newest {

@@ -100,8 +100,6 @@ pub(crate) struct State {
     /// The agent's journal of commands, as it is on the disk.
     pub(crate) journal: Journal,
     pub(crate) procs: BTreeMap<String, Proc>,
-    /// Since when it has a spec that names an instance, for all that it ever had.
-    pub(crate) told: BTreeMap<String, Duration>,
     /// What came down in earlier sessions.
     pub(crate) heard: Vec<NodeSpec>,
     pub(crate) is_full: bool,
@@ -132,7 +130,6 @@ impl Machine {
             spec: None,
             journal: Journal::default(),
             procs: BTreeMap::new(),
-            told: BTreeMap::new(),
             heard: vec![],
             is_full: false,
             ppm: 0,

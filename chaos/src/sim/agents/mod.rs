@@ -11,6 +11,8 @@ mod last;
 mod machine;
 mod replica;
 mod rows;
+#[cfg(test)]
+mod tests;
 mod users;
 mod wire;
 
@@ -132,7 +134,13 @@ impl Fleet {
 
     /// Looks at what a replica shows.
     pub(crate) fn look(&self, view: &View) {
-        let breaches = lock(&self.book).look(&self.machines, view);
+        let (breaches, news) = {
+            let mut book = lock(&self.book);
+            (book.look(&self.machines, view), std::mem::take(&mut book.news))
+        };
+        for line in news {
+            self.nodes.tell(|| line);
+        }
         for breach in breaches {
             self.eyes.breach(breach.check, breach.message);
         }
@@ -143,17 +151,16 @@ impl Fleet {
         judge::unsettled(&self.machines, view)
     }
 
-    /// A2: an instance that nobody touches is stopped only where its node was given up after it was told to run it, be it
-    /// before it began to: a machine that stood still meanwhile does not know.
+    /// A2: an instance that nobody touches is stopped only where it was given up because its node was lost. When the
+    /// machine knew of the instance does not matter: what it was told may wait until it is given up, on the way to a
+    /// machine that stands still, or in an agent whose disk is full.
     fn check_steady(&self, machine: &Machine, id: &str, proc: &Proc) {
         if proc.workload != STEADY {
             return;
         }
-        let node = machine.node_id().unwrap_or_default();
         let held: Vec<Arc<Held>> = lock(&self.held).values().cloned().collect();
         held.iter().for_each(|held| self.look(&held.view()));
-        let told = machine.state().told.get(id).copied();
-        if !told.is_some_and(|told| lock(&self.book).was_lost(&node, told)) {
+        if !lock(&self.book).is_given_up(id) {
             let name = &machine.name;
             let message = format!("{name}: {id} of a workload that nobody touches is stopped");
             self.eyes.breach("A2", message);
