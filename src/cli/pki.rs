@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::{
     Session,
     approval::is_held,
-    node::print_change,
     principal::key_of,
     session::{Narrow, Read},
     watch::{WatchFlag, watch},
@@ -235,23 +234,29 @@ impl Revoke {
         }
         let call = Call::post(format!("{BASE}/pki/revocations")).json(input);
         let answer = session.client()?.call(call.dry_run(self.dry_run)).await?;
-        let all = answer.body.pointer("/revocations").and_then(Value::as_array);
-        for one in all.into_iter().flatten() {
-            let done = if text(one, "/status") == Some("waiting") {
-                "refused once its replica has another key"
-            } else {
-                "refused"
-            };
-            print_change::<Revocations>(
-                session,
-                one,
-                text(one, "/id").unwrap_or_default(),
-                done,
-                self.dry_run,
-            )?;
+        if is_held(session, &answer)? {
+            return Ok(());
         }
-        Ok(())
+        let all = answer.body.pointer("/revocations").and_then(Value::as_array);
+        let all = all.map_or(&[][..], Vec::as_slice);
+        output::data(revoked(session.format(), all, self.dry_run)?.as_bytes())
     }
+}
+
+/// A line for each key that was refused, or one list of their records: a node may have several.
+fn revoked(format: Format, all: &[Value], dry_run: bool) -> Outcome<String> {
+    if !matches!(format, Format::Table | Format::Wide) {
+        return output::render_list::<Revocations>(format, all);
+    }
+    let note = if dry_run { " (dry run)" } else { "" };
+    let line = |one: &Value| {
+        let done = match text(one, "/status") {
+            Some("waiting") => "refused once its replica has another key",
+            _ => "refused",
+        };
+        format!("{}/{} {done}{note}\n", Revocations::KIND, cell(one, "/id"))
+    };
+    Ok(all.iter().map(line).collect())
 }
 
 struct Authorities;
@@ -322,6 +327,17 @@ impl View for Revocations {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_keys_of_a_node_are_one_document() {
+        let all = ["aa", "bb"].map(|key| json!({"id": key.repeat(32), "status": "refused"}));
+        let json: Value =
+            serde_json::from_str(&revoked(Format::Json, &all, false).unwrap()).unwrap();
+        assert_eq!(json, json!(all));
+        let lines = revoked(Format::Table, &all, true).unwrap();
+        assert!(lines.starts_with("certificate/aaaa") && lines.lines().count() == 2, "{lines}");
+        assert!(lines.ends_with("bb refused (dry run)\n"), "{lines}");
+    }
 
     #[test]
     fn the_status_says_for_whom_a_replacement_waits_and_what_it_costs_to_go_on() {

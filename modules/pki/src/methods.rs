@@ -232,6 +232,7 @@ pub(crate) fn methods() -> Vec<Method> {
         Method::mutation("pki", "revoke", WRITE, revoke)
             .summary("Refuses a key, for ever: whoever shows a certificate of it is not let in, and who is in is sent away.")
             .rest(Verb::Post, "/pki/revocations")
+            .destructive()
             .on(of_key),
         Method::listing("pki", "revocations", READ, revocations)
             .summary("The keys that are refused.")
@@ -394,17 +395,44 @@ fn member_of(cx: &MethodContext, tx: &mut Tx, key: &str) -> Result<Option<u64>> 
     Ok(None)
 }
 
+/// Refuses what would leave no quorum: a voter whose present key is refused is in touch with no other one, and cannot get
+/// another key.
+fn keeps_a_quorum(cx: &MethodContext, tx: &mut Tx) -> Result<()> {
+    let voters = cx.context.store.status().members.into_iter().filter(|member| member.voter);
+    let (mut all, mut cut_off) = (0, vec![]);
+    for voter in voters {
+        all += 1;
+        let Some(row) = tx.get(&REPLICAS, &voter.id.0)? else { continue };
+        let revoked = tx.get(&REVOCATIONS, &row.leaf.key)?;
+        if revoked.is_some_and(|revoked| revoked.waits_for.is_none()) {
+            cut_off.push(format!("replica/{}", voter.id.0));
+        }
+    }
+    let needed = all / 2 + 1;
+    if all - cut_off.len() >= needed {
+        return Ok(());
+    }
+    let detail = format!(
+        "with {} cut off, fewer than {needed} of {all} voters would be left, and nothing could be written any more",
+        cut_off.join(", ")
+    );
+    let hint = "revoke them without --force, one after the other: each makes itself another key first. One that is \
+                lost is taken out before (`palisade cluster remove`)";
+    Err(Error::new(Code::InvalidState, detail).hint(hint))
+}
+
 fn revoke(cx: &MethodContext, tx: &mut Tx, input: Revoke) -> Result<Revoked> {
     let is_ca = |row: Authorities, key: &str| {
         std::iter::once(&row.issuing).chain(row.other.iter()).any(|ca| ca.key == key)
     };
-    let mut revocations = vec![];
+    let (mut revocations, mut cuts_off) = (vec![], false);
     for (key, holder) in meant(cx, tx, &input)? {
         if held(tx)?.is_some_and(|row| is_ca(row, &key)) {
             return Err(Error::new(Code::InvalidState, "that is the key of the cluster's CA")
                 .hint("a CA is replaced: `palisade pki rotate`"));
         }
-        let member = member_of(cx, tx, &key)?.filter(|_| !input.force);
+        let present = member_of(cx, tx, &key)?;
+        let member = present.filter(|_| !input.force);
         let row = match tx.get(&REVOCATIONS, &key)? {
             // PKI-3: what is refused stays as it is.
             Some(row) if row.waits_for.is_none() || member.is_some() => {
@@ -428,10 +456,14 @@ fn revoke(cx: &MethodContext, tx: &mut Tx, input: Revoke) -> Result<Revoked> {
             }
         };
         tx.put(&REVOCATIONS, &key, &row)?;
+        cuts_off |= present.is_some() && row.waits_for.is_none();
         let kind = if row.waits_for.is_some() { "pki.revoking" } else { "pki.revoked" };
         let data = json!({"key": key, "holder": row.holder, "by": cx.principal.name});
         tx.publish(kind, "", format!("certificate/{key}"), &data);
         revocations.push(record(&key, &row));
+    }
+    if cuts_off {
+        keeps_a_quorum(cx, tx)?;
     }
     if revocations.is_empty() {
         let message = "has no key that could be refused".to_owned();

@@ -2,7 +2,7 @@
 
 use futures::executor::block_on;
 use palisade_contract::{
-    Code, Finding, MethodContext, Module, Principal, Result,
+    Code, Finding, MethodContext, MethodKind, Module, Principal, Result,
     method::Handler,
     node::NodePhase,
     pki::{Authorities, Ca, Leaf, Phase, ReplicaPki},
@@ -220,6 +220,39 @@ fn the_key_of_a_member_is_refused_once_it_has_another_one_or_at_once_by_force() 
     let forced = place.call("pki.revoke", &json!({"key": three, "force": true})).unwrap();
     assert_eq!(forced["revocations"][0]["status"], "refused");
     assert!(place.is_refused(&three));
+}
+
+#[test]
+fn so_many_members_are_not_cut_off_that_no_quorum_is_left() {
+    let place = Place::new();
+    let by_force = |replica: u64| json!({"replica": replica, "force": true});
+    place.call("pki.revoke", &by_force(1)).unwrap();
+    for input in [by_force(2), json!({"key": key(0xa3), "force": true})] {
+        let refused = place.call("pki.revoke", &input).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidState);
+        assert!(refused.detail.contains("replica/1, replica/"), "{}", refused.detail);
+        assert!(refused.hint.unwrap().contains("without --force"));
+    }
+    assert!(!place.is_refused(&key(0xa2)) && !place.is_refused(&key(0xa3)));
+    // One that waits is not cut off; by force it would be.
+    let waits = place.call("pki.revoke", &json!({"replica": 2})).unwrap();
+    assert_eq!(waits["revocations"][0]["status"], "waiting");
+    assert_eq!(place.call("pki.revoke", &by_force(2)).unwrap_err().code, Code::InvalidState);
+    place.says_with(2, 0xb2, 1, (&[1], &[1]));
+    assert!(place.is_refused(&key(0xa2)));
+    // What is nobody's present key is refused whatever else is, and the rest once the one that is cut off is out.
+    place.call("pki.revoke", &json!({"key": key(0x77), "force": true})).unwrap();
+    place.bench.store.set_voters(&[2, 3, 4]);
+    place.call("pki.revoke", &by_force(3)).unwrap();
+    place.bench.store.set_voters(&[2]);
+    assert_eq!(place.call("pki.revoke", &by_force(2)).unwrap_err().code, Code::InvalidState);
+}
+
+#[test]
+fn a_revocation_is_for_ever_and_may_be_held_for_approval() {
+    let methods = Place::new().module.methods();
+    let revoke = methods.iter().find(|method| method.full_name() == "pki.revoke").unwrap();
+    assert_eq!(revoke.kind, MethodKind::Destructive);
 }
 
 #[test]

@@ -49,8 +49,9 @@ fn every_destructive_transaction_is_held_whoever_calls_it() {
         let name = method.full_name();
         let waits = method.kind == MethodKind::Destructive
             && matches!(method.handler, Handler::Mutation(_));
-        // Of a policy it depends on what it says: below. The other is the cluster's, and no tenant's to ask about.
-        if !waits || ["approvalPolicies.set", "pki.advance"].contains(&name.as_str()) {
+        // Of a policy it depends on what it says: below. The others are the cluster's, and no tenant's to ask about.
+        let elsewhere = ["approvalPolicies.set", "pki.advance", "pki.revoke"];
+        if !waits || elsewhere.contains(&name.as_str()) {
             continue;
         }
         let (before, input) = (rows(&world), input(&name, &victim));
@@ -65,6 +66,25 @@ fn every_destructive_transaction_is_held_whoever_calls_it() {
         tried += 1;
     }
     assert_eq!(tried, 6);
+}
+
+#[test]
+fn a_key_is_revoked_once_others_agree_where_the_cluster_asks_for_that() {
+    let Place { world, .. } = asking();
+    let revoke = json!({"key": "7a".repeat(32), "reason": "laptop lost"});
+    let made = world.answer(&admin(), "pki.revoke", &revoke, CallOptions::default()).unwrap();
+    assert!(!made.1, "nobody asked for it of the cluster");
+    world.done(&admin(), "approvalPolicies.set", &json!({"tenant": "_", "mode": "on"}));
+    let revoke = json!({"key": "7b".repeat(32), "reason": "laptop lost"});
+    let before = rows(&world);
+    let id = held(&world, &admin(), "pki.revoke", &revoke);
+    assert_eq!(rows(&world), before, "QUO-6");
+    let record = world.done(&admin(), "approvals.get", &json!({ "approval": id }));
+    assert_eq!(
+        (&record["tenant"], &record["scope"][0]["kind"]),
+        (&json!(""), &json!("pki.revoke"))
+    );
+    assert_eq!(record["calls"][0]["input"]["key"], revoke["key"]);
 }
 
 #[test]
