@@ -37,6 +37,7 @@ mod strangers;
 mod support;
 mod support_bundle;
 mod tenants;
+mod terminal;
 mod tidy;
 mod tokens;
 mod transcript;
