@@ -29,7 +29,7 @@ use tonic::{
 
 use super::{
     Addresses, Answer, Answers, Boot, PeerApi, PeerError, Probe, Purpose, TlsState, Transport,
-    io::Whole,
+    io::{Tag, Whole},
     refused::{Holder, Refusals, Watched},
     tls::server_name,
     wire::{self, admin_client::AdminClient, peer_client::PeerClient, store_client::StoreClient},
@@ -215,7 +215,14 @@ impl Inner {
             let tls = self.tls.clone();
             let refusals = tls.refusals().clone();
             let tls = Arc::new(move || tls.client());
-            let connecting = connect(self.peer, addr, tls, refusals);
+            if let Err(why) = self.addresses.may_try(&self.rt, self.peer, addr) {
+                let what = format!("{addr}: {why}; it is tried again in a while");
+                first.get_or_insert(PeerError::Unreachable(what));
+                continue;
+            }
+            let (rt, addresses) = (self.rt.clone(), self.addresses.clone());
+            let attempt = Attempt { rt, addresses, peer: self.peer, addr: addr.clone() };
+            let connecting = connect(self.peer, addr, tls, refusals, Some(attempt));
             match timeout(self.rt.as_ref(), CONNECT_LIMIT / share, connecting).await {
                 Some(Ok(channel)) => {
                     self.addresses.worked(self.peer, addr);
@@ -309,12 +316,69 @@ impl Inner {
     }
 }
 
+/// An attempt to connect, and what becomes of it. `ADDR-2`
+#[derive(Clone)]
+pub(super) struct Attempt {
+    rt: Rt,
+    addresses: Arc<Addresses>,
+    peer: u64,
+    addr: String,
+}
+
+impl Attempt {
+    fn turned_away(&self, why: &str) {
+        self.addresses.turned_away(&self.rt, self.peer, &self.addr, why);
+    }
+}
+
+/// Why a handshake ended that one of the two did not want; `None`: it broke.
+fn unwanted(error: &std::io::Error) -> Option<String> {
+    let cause = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    match cause {
+        rustls::Error::InvalidCertificate(_) => Some(format!("who is there is not it: {cause}")),
+        rustls::Error::AlertReceived(_) => Some(format!("it refused this replica: {cause}")),
+        _ => None,
+    }
+}
+
+/// A connection to a peer. What ends before anything came was turned away: a server begins by saying what it can do.
+struct Dialled {
+    watched: Watched,
+    attempt: Option<Attempt>,
+    is_in: AtomicBool,
+}
+
+impl Tag for Dialled {
+    fn received(&self) {
+        if let Some(attempt) = &self.attempt
+            && !self.is_in.swap(true, Ordering::Relaxed)
+        {
+            attempt.addresses.let_in(attempt.peer, &attempt.addr);
+        }
+    }
+
+    fn ended(&self, why: &dyn std::fmt::Display) {
+        let is_refused = self.watched.is_refused();
+        if let Some(attempt) = &self.attempt
+            && (is_refused || !self.is_in.load(Ordering::Relaxed))
+        {
+            let who = if is_refused { "it is refused" } else { "it lets this replica not in" };
+            attempt.turned_away(&format!("{who}: {why}"));
+        }
+    }
+
+    fn is_refused(&self) -> bool {
+        self.watched.is_refused()
+    }
+}
+
 /// Connects to a replica; `tls` is asked for the configuration of each connection.
 pub(super) async fn connect(
     peer: u64,
     addr: &str,
     tls: Arc<dyn Fn() -> Arc<rustls::ClientConfig> + Send + Sync>,
     refusals: Arc<Refusals>,
+    attempt: Option<Attempt>,
 ) -> Result<Channel, PeerError> {
     let unreachable = |error: &dyn std::error::Error| {
         PeerError::Unreachable(format!("{addr}: {}", crate::fault::chain(error)))
@@ -330,16 +394,22 @@ pub(super) async fn connect(
     let to = addr.to_owned();
     let connector = tower::service_fn(move |_: Uri| {
         let (addr, tls, name) = (to.clone(), tls.clone(), name.clone());
-        let refusals = refusals.clone();
+        let (refusals, attempt) = (refusals.clone(), attempt.clone());
         async move {
             let tcp = TcpStream::connect(&addr).await?;
             tcp.set_nodelay(true)?;
             let name = ServerName::try_from(name).map_err(std::io::Error::other)?;
-            let stream = TlsConnector::from(tls()).connect(name, tcp).await?;
+            let shaken = TlsConnector::from(tls()).connect(name, tcp).await;
+            let stream = shaken.inspect_err(|error| {
+                if let (Some(attempt), Some(why)) = (&attempt, unwanted(error)) {
+                    attempt.turned_away(&why);
+                }
+            })?;
             let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let holder = shown.map(Holder::of).unwrap_or_default();
             let watched = Watched { holder, refusals };
-            Ok::<_, std::io::Error>(TokioIo::new(Whole::new(stream, watched)))
+            let dialled = Dialled { watched, attempt, is_in: AtomicBool::new(false) };
+            Ok::<_, std::io::Error>(TokioIo::new(Whole::new(stream, dialled)))
         }
     });
     endpoint.connect_with_connector(connector).await.map_err(|error| unreachable(&error))

@@ -69,7 +69,7 @@ impl Gateway {
         let caller = Introduction::new(&self.cluster, self.epoch, &from)
             .map_err(|error| PeerError::Unreachable(error.to_string()))?;
         Ok((
-            connect(replica, addr, Arc::new(move || config.clone()), Arc::default()).await?,
+            connect(replica, addr, Arc::new(move || config.clone()), Arc::default(), None).await?,
             caller,
         ))
     }

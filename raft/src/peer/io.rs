@@ -16,6 +16,9 @@ pub(super) trait Tag: Unpin {
     /// Something was received on it.
     fn received(&self) {}
 
+    /// The other end has ended it, or it broke.
+    fn ended(&self, _why: &dyn std::fmt::Display) {}
+
     /// Whether it has to end.
     fn is_refused(&self) -> bool {
         false
@@ -47,12 +50,16 @@ impl<S: AsyncRead + Unpin, T: Tag> AsyncRead for Whole<S, T> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.tag.is_refused() {
+            self.tag.ended(&refused());
             return Poll::Ready(Err(refused()));
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.tag.received();
+        match &read {
+            Poll::Ready(Err(error)) => self.tag.ended(error),
+            Poll::Ready(Ok(())) if buf.filled().len() > before => self.tag.received(),
+            Poll::Ready(Ok(())) if buf.remaining() > 0 => self.tag.ended(&"it hung up"),
+            _ => {}
         }
         read
     }
@@ -67,11 +74,19 @@ impl<S: AsyncWrite + Unpin, T: Tag> AsyncWrite for Whole<S, T> {
         if self.tag.is_refused() {
             return Poll::Ready(Err(refused()));
         }
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        if let Poll::Ready(Err(error)) = &written {
+            self.tag.ended(error);
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if let Poll::Ready(Err(error)) = &flushed {
+            self.tag.ended(error);
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

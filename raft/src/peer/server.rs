@@ -7,7 +7,14 @@
     reason = "the real network is on this side of the Transport port"
 )]
 
-use std::{io, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::IpAddr,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::{Stream, StreamExt, future::BoxFuture, stream::BoxStream};
 use palisade_state::{Rt, port::timeout};
@@ -63,6 +70,88 @@ impl Tag for Arrival {
 
     fn is_refused(&self) -> bool {
         self.watched.is_refused()
+    }
+}
+
+/// Why a connection came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Turned {
+    /// A look at the port says nothing at all.
+    Silent,
+    /// The caller hung up once it saw who is here.
+    ByCaller,
+    /// The caller's key was revoked, or its CA is trusted no more.
+    Revoked,
+    /// The caller is nobody of this cluster.
+    Stranger,
+}
+
+impl Turned {
+    pub(super) fn by(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => return Self::Silent,
+            _ => {}
+        }
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        match cause {
+            Some(rustls::Error::AlertReceived(_)) => Self::ByCaller,
+            _ => Self::Stranger,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Silent => "a connection ended before it began",
+            Self::ByCaller => {
+                "a caller hung up when it saw this replica's certificate: it looks for another replica at this address, \
+                 or does not trust this cluster's CA"
+            }
+            Self::Revoked => {
+                "a connection was refused: the caller's certificate is accepted no more"
+            }
+            Self::Stranger => {
+                "a connection was refused: neither a replica nor a gateway of this cluster"
+            }
+        }
+    }
+}
+
+/// How often the same is said of the same caller.
+const SAID_EVERY: Duration = Duration::from_secs(60);
+/// Callers that are remembered.
+const SAID_MAX: usize = 256;
+
+/// What was said of whom, since when, and how often it has happened since.
+#[derive(Default)]
+struct Lines(Mutex<BTreeMap<(IpAddr, Turned), (Duration, u64)>>);
+
+impl Lines {
+    /// Notes one more at `now`; how many there were since the last line, if there is to be another one: the first is told at
+    /// once, and after that there is one a minute.
+    fn again(&self, now: Duration, from: IpAddr, what: Turned) -> Option<u64> {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() >= SAID_MAX {
+            said.retain(|_, (since, _)| now.saturating_sub(*since) < SAID_EVERY);
+        }
+        if said.len() >= SAID_MAX {
+            said.clear();
+        }
+        match said.get_mut(&(from, what)) {
+            Some((since, count)) if now.saturating_sub(*since) < SAID_EVERY => {
+                *count = count.saturating_add(1);
+                None
+            }
+            Some((since, count)) => {
+                *since = now;
+                Some(std::mem::replace(count, 0).saturating_add(1))
+            }
+            None => {
+                said.insert((from, what), (now, 0));
+                Some(1)
+            }
+        }
     }
 }
 
@@ -139,6 +228,7 @@ async fn accept(
     (boots, handshakes): (Arc<Boots>, Arc<Semaphore>),
     tx: mpsc::Sender<PeerIo>,
 ) {
+    let lines = Arc::<Lines>::default();
     // It is never closed.
     while let Ok(permit) = handshakes.clone().acquire_owned().await {
         let (tcp, from) = match listener.accept().await {
@@ -150,46 +240,50 @@ async fn accept(
             }
         };
         let (limit_rt, tls, metrics, tx) = (rt.clone(), tls.clone(), metrics.clone(), tx.clone());
-        let seat = boots.seat();
+        let (seat, lines) = (boots.seat(), lines.clone());
         rt.spawn(
             "peer-handshake",
             Box::pin(async move {
-                let shaken = timeout(limit_rt.as_ref(), HANDSHAKE_LIMIT, handshake(tcp, &tls, seat)).await;
+                let shaken =
+                    timeout(limit_rt.as_ref(), HANDSHAKE_LIMIT, handshake(tcp, &tls, seat)).await;
                 drop(permit);
-                match shaken.unwrap_or_else(|| Err("it did not finish its handshake".into())) {
-                    Ok(io) => {
-                        let _ = tx.send(io).await;
-                    }
-                    // A look at the port says nothing at all.
-                    Err(why) if why.is_empty() => {}
-                    Err(why) => {
-                        let label = RefusedLabel { why: Refused::Certificate };
-                        metrics.peers_refused.get_or_create(&label).inc();
-                        tracing::warn!(from = %from, why, "a connection was refused: neither a replica nor a gateway of this cluster");
-                    }
+                let late = || Err((Turned::Stranger, "it did not finish its handshake".into()));
+                let (what, why) = match shaken.unwrap_or_else(late) {
+                    Ok(io) => return drop(tx.send(io).await),
+                    Err(turned) => turned,
+                };
+                if matches!(what, Turned::Revoked | Turned::Stranger) {
+                    let label = RefusedLabel { why: Refused::Certificate };
+                    metrics.peers_refused.get_or_create(&label).inc();
+                }
+                if what != Turned::Silent
+                    && let Some(times) = lines.again(limit_rt.now(), from.ip(), what)
+                {
+                    tracing::warn!(from = %from, why, times, "{}", what.words());
                 }
             }),
         );
     }
 }
 
-async fn handshake(tcp: TcpStream, tls: &TlsState, seat: Arc<Seat>) -> Result<PeerIo, String> {
+async fn handshake(
+    tcp: TcpStream,
+    tls: &TlsState,
+    seat: Arc<Seat>,
+) -> Result<PeerIo, (Turned, String)> {
     let _ = tcp.set_nodelay(true);
-    let stream = TlsAcceptor::from(tls.server()).accept(tcp).await.map_err(|error| {
-        let gone = matches!(
-            error.kind(),
-            io::ErrorKind::UnexpectedEof
-                | io::ErrorKind::ConnectionReset
-                | io::ErrorKind::BrokenPipe
-        );
-        if gone { String::new() } else { error.to_string() }
-    })?;
+    let stream = TlsAcceptor::from(tls.server())
+        .accept(tcp)
+        .await
+        .map_err(|error| (Turned::by(&error), error.to_string()))?;
+    let stranger = |why: String| (Turned::Stranger, why);
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let leaf = certificates.first().ok_or("it has no certificate")?;
-    let caller = tls.caller_of(leaf)?;
+    let leaf = certificates.first().ok_or_else(|| stranger("it has no certificate".to_owned()))?;
+    let caller = tls.caller_of(leaf).map_err(stranger)?;
     let watched = Watched { holder: Holder::of(leaf), refusals: tls.refusals().clone() };
     if watched.is_refused() {
-        return Err(format!("the key of {caller} was revoked, or its CA is trusted no more"));
+        let why = format!("the key of {caller} was revoked, or its CA is trusted no more");
+        return Err((Turned::Revoked, why));
     }
     Ok(Whole::new(stream, Arrival { caller, seat, watched: Arc::new(watched) }))
 }
@@ -351,5 +445,36 @@ impl Admin for Served {
         request: Request<wire::TrustRequest>,
     ) -> Result<Response<wire::TrustReply>, Status> {
         one(self.0.trust(caller(&request)?)).await
+    }
+}
+
+#[cfg(test)]
+mod line_tests {
+    use super::*;
+
+    #[test]
+    fn the_same_of_the_same_caller_is_one_line_a_minute_that_counts() {
+        let lines = Lines::default();
+        let [one, other] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
+        let at = Duration::from_secs;
+        assert_eq!(lines.again(at(5), one, Turned::Revoked), Some(1));
+        let more: Vec<u64> =
+            (0..500).filter_map(|_| lines.again(at(64), one, Turned::Revoked)).collect();
+        assert!(more.is_empty(), "{more:?}");
+        assert_eq!(lines.again(at(64), other, Turned::Revoked), Some(1), "another caller");
+        assert_eq!(lines.again(at(64), one, Turned::ByCaller), Some(1), "something else");
+        assert_eq!(lines.again(at(65), one, Turned::Revoked), Some(501));
+        assert_eq!(lines.again(at(66), one, Turned::Revoked), None);
+        assert_eq!(lines.again(at(200), one, Turned::Revoked), Some(2));
+    }
+
+    #[test]
+    fn it_is_said_who_hung_up() {
+        let of = |error| Turned::by(&io::Error::new(io::ErrorKind::InvalidData, error));
+        let alert = rustls::AlertDescription::BadCertificate;
+        assert_eq!(of(rustls::Error::AlertReceived(alert)), Turned::ByCaller);
+        assert_eq!(of(rustls::Error::NoCertificatesPresented), Turned::Stranger);
+        let gone = io::Error::new(io::ErrorKind::UnexpectedEof, "eof");
+        assert_eq!(Turned::by(&gone), Turned::Silent);
     }
 }

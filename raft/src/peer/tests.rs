@@ -11,7 +11,8 @@ use tokio::{net::TcpListener, sync::oneshot};
 
 use super::*;
 use crate::{
-    Identity, Metrics, TokioRuntime,
+    Addresses, Identity, Metrics, TokioRuntime,
+    metrics::{Refused, RefusedLabel},
     proposer::Proposer,
     refusal::Refusal,
     store::{At, Here, Hub, Service},
@@ -172,6 +173,7 @@ struct Served {
     addr: SocketAddr,
     rt: Rt,
     tls: Arc<TlsState>,
+    metrics: Arc<Metrics>,
     _stop: oneshot::Sender<()>,
 }
 
@@ -185,11 +187,12 @@ async fn served_at_most(ca: &Ca, handshakes: usize) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     let tls = Arc::new(TlsState::new(LINEAGE, 1, ca.replica(1)).unwrap());
+    let metrics = Arc::<Metrics>::default();
     let options = ServeOptions {
         rt: rt.clone(),
         tls: tls.clone(),
         identity: Arc::new(identity(1)),
-        metrics: Arc::new(Metrics::default()),
+        metrics: metrics.clone(),
         api: Arc::new(Stub),
         store: Service(Arc::new(StubStore::new(rt.clone()))),
         door: Arc::new(Anybody),
@@ -198,7 +201,7 @@ async fn served_at_most(ca: &Ca, handshakes: usize) -> Served {
     };
     let (stop, stopped) = oneshot::channel();
     serve(listener, options, stopped);
-    Served { addr, rt, tls, _stop: stop }
+    Served { addr, rt, tls, metrics, _stop: stop }
 }
 
 impl Served {
@@ -514,4 +517,109 @@ async fn a_server_whose_key_is_revoked_is_not_asked() {
     there.read_index().await.unwrap();
     refusals.set_issuers(&[Ca::new().der]);
     there.read_index().await.expect_err("PEER-5");
+}
+
+/// The runtime of the test, with a clock that stands until it is put on.
+struct Stepped {
+    inner: TokioRuntime,
+    now_ms: std::sync::atomic::AtomicU64,
+}
+
+impl Stepped {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { inner: TokioRuntime::current().unwrap(), now_ms: 0.into() })
+    }
+
+    fn step(&self) {
+        // Longer than the longest pause.
+        self.now_ms.fetch_add(10_000, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+impl palisade_state::Runtime for Stepped {
+    fn now(&self) -> std::time::Duration {
+        std::time::Duration::from_millis(self.now_ms.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.inner.wall_ms()
+    }
+
+    fn sleep(&self, duration: std::time::Duration) -> BoxFuture<'static, ()> {
+        self.inner.sleep(duration)
+    }
+
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
+        self.inner.spawn(name, task);
+    }
+
+    fn random(&self) -> u64 {
+        self.inner.random()
+    }
+}
+
+#[tokio::test]
+async fn who_is_turned_away_by_who_it_is_calls_again_later_and_not_at_once() {
+    let ca = Ca::new();
+    let served = served(&ca).await;
+    let stolen = ca.replica(2);
+    served.tls.refusals().set_keys([key_of(&stolen)].into());
+    let refused = || {
+        let label = RefusedLabel { why: Refused::Certificate };
+        served.metrics.peers_refused.get_or_create(&label).get()
+    };
+    let clock = Stepped::new();
+    let state = Arc::new(TlsState::new(LINEAGE, 2, stolen).unwrap());
+    let transport = TonicTransport::new(clock.clone(), state, &identity(2)).unwrap();
+    let addresses = Arc::<Addresses>::default();
+    addresses.record(1, &served.addr.to_string());
+    let [store, election] = [Purpose::Store, Purpose::Election]
+        .map(|purpose| transport.peer_at(1, &addresses, purpose));
+    for _ in 0..100 {
+        store.read_index().await.unwrap_err();
+    }
+    assert_eq!(refused(), 1, "ADDR-2");
+    let told = election.read_index().await.unwrap_err();
+    assert!(matches!(&told, PeerError::Unreachable(why) if why.contains("tried again")), "{told}");
+    for rounds in 2..5 {
+        clock.step();
+        for _ in 0..10 {
+            store.read_index().await.unwrap_err();
+            election.read_index().await.unwrap_err();
+        }
+        assert_eq!(refused(), rounds, "ADDR-2");
+    }
+    // It is let in, and that is over.
+    served.tls.refusals().set_keys([].into());
+    clock.step();
+    store.read_index().await.unwrap();
+    election.read_index().await.unwrap();
+}
+
+#[tokio::test]
+async fn where_another_replica_sits_is_not_dialled_again_and_again_and_it_knows_who_hung_up() {
+    let ca = Ca::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let server = TlsState::new(LINEAGE, 1, ca.replica(1)).unwrap().server();
+    let (tx, mut turned) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            let shaken = tokio_rustls::TlsAcceptor::from(server.clone()).accept(tcp).await;
+            let _ = tx.send(shaken.map(drop).map_err(|error| server::Turned::by(&error)));
+        }
+    });
+    let clock = Stepped::new();
+    let state = Arc::new(TlsState::new(LINEAGE, 3, ca.replica(3)).unwrap());
+    let transport = TonicTransport::new(clock.clone(), state, &identity(3)).unwrap();
+    let peer = transport.peer(2, &addr, Purpose::Election);
+    for _ in 0..3 {
+        for _ in 0..100 {
+            let told = peer.read_index().await.unwrap_err();
+            assert!(matches!(told, PeerError::Unreachable(_)), "{told}");
+        }
+        assert_eq!(turned.recv().await, Some(Err(server::Turned::ByCaller)));
+        assert!(turned.try_recv().is_err(), "ADDR-2");
+        clock.step();
+    }
 }
