@@ -22,9 +22,9 @@ use crate::{
         Api, Replicas,
         agents::Agent,
         http::{BASE, connect, tls},
-        list, number,
+        lacks_tool, list, number,
         replicas::{token, tokens},
-        text, until,
+        skipped, text, until,
     },
     tokens::{create, join},
 };
@@ -60,6 +60,26 @@ fn ends(all: &Replicas, number_of: u64) {
         matches!(text(&rotation, "/phase"), "dropping" | "idle").then_some(())
     });
     is(all, number_of, "idle");
+}
+
+/// Whether the `openssl` of this machine, which trusts only the CA in `file`, connects to the API; `None`: it has none, and that is
+/// said.
+fn openssl_connects(addr: &str, file: &Path) -> Option<Result<(), String>> {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-connect", addr, "-verify_return_error", "-verify_ip", "127.0.0.1"]);
+    let output = match command.arg("-CAfile").arg(file).stdin(Stdio::null()).output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            lacks_tool("openssl");
+            skipped("openssl is not installed: the order of the chain was not looked at");
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let told =
+        [output.stdout, output.stderr].map(|told| String::from_utf8_lossy(&told).into_owned());
+    let is_believed = output.status.success() && told[0].contains("Verify return code: 0 (ok)");
+    Some(if is_believed { Ok(()) } else { Err(told.concat()) })
 }
 
 /// Writes through all replicas in turn; what was not answered is asked again under its key, as is documented, and whatever
@@ -141,6 +161,15 @@ fn the_ca_is_replaced_under_running_servers() {
         for ca in [&old, &new] {
             api.tls = tls(ca, None);
             api.get(index, &format!("{BASE}/auth/whoami")).unwrap().done();
+        }
+    }
+    // So do clients by OpenSSL, which look for issuers in another way.
+    for (name, ca) in [("old.pem", &old), ("new.pem", &new)] {
+        let file = all.home.path().join(name);
+        fs::write(&file, ca).unwrap();
+        for addr in &all.api.addrs {
+            let Some(told) = openssl_connects(addr, &file) else { break };
+            told.unwrap_or_else(|why| panic!("by {name} to {addr}: {why}"));
         }
     }
     join(&all, "late", &early.file, &early.pin).ok();

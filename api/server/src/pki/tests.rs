@@ -164,6 +164,56 @@ mod connections {
         connect(live.server(), &old_client).unwrap_err();
     }
 
+    /// What the `openssl` of this machine says of a certificate; `None`: it has none, and that is said.
+    fn openssl(roots: &str, chain: &[CertificateDer<'_>]) -> Option<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, pem: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, pem).unwrap();
+            path
+        };
+        let rest: String = chain[1..].iter().map(pem_of).collect();
+        let mut command = std::process::Command::new("openssl");
+        command.arg("verify").arg("-CAfile").arg(put("roots.pem", roots));
+        command
+            .arg("-untrusted")
+            .arg(put("rest.pem", &rest))
+            .arg(put("own.pem", &pem_of(&chain[0])));
+        match command.output() {
+            Ok(out) if out.status.success() => Some("OK".to_owned()),
+            Ok(out) => Some(String::from_utf8_lossy(&out.stderr).into_owned()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let is_ci = std::env::var_os("CI").is_some();
+                assert!(!is_ci, "it needs openssl, which CI is to install");
+                use std::io::Write as _;
+                let why =
+                    "skipped: openssl is not installed: the order of the chain was not looked at";
+                writeln!(std::io::stderr(), "{why}").unwrap();
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// OpenSSL takes the first issuer of the chain that fits, and looks for no other: rustls tries all.
+    #[test]
+    fn openssl_too_believes_the_new_ca_by_the_old_one_and_the_other_way_round() {
+        let (old, new) = (ca(), ca());
+        let cross = certificates_of(&old.introduce(&new, wall_ms()).unwrap()).unwrap();
+        let along = [cross, vec![old.cert_der().clone()]].concat();
+        let others = vec![old.cert_der().clone()];
+        for material in
+            [Material { along: along.clone(), ..of(&new) }, Material { along, others, ..of(&new) }]
+        {
+            let chain = material.chain();
+            for trusted in [&old, &new] {
+                let Some(told) = openssl(trusted.cert_pem(), &chain) else { return };
+                assert_eq!(told, "OK");
+            }
+            assert_ne!(openssl(ca().cert_pem(), &chain).unwrap(), "OK");
+        }
+    }
+
     #[test]
     fn a_client_of_a_ca_that_was_dropped_is_refused_also_one_that_was_let_in_before() {
         let (old, new) = (ca(), ca());
