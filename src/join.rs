@@ -5,7 +5,7 @@
 //!   connection between replicas only, never over REST and never through the log.
 //! - `JOIN-2` A directory that was made to join never forms a cluster.
 
-use std::{fs, io, net::SocketAddr, path::Path};
+use std::{fs, io, net::SocketAddr, path::Path, sync::Arc};
 
 use palisade_raft::{Identity, JoinError, Joining, Member, Neighbours, PeerTls, Vault};
 use palisade_secrets::keyring;
@@ -106,6 +106,7 @@ pub(crate) fn neighbours(dir: &ReplicaDir, advertise: Option<&NewReplica>) -> Ou
         hints: dir.config.members.iter().map(Member::from).collect(),
         advertise: advertise.map(|member| (member.peer_addr, member.api_addr)),
         vault: Some(vault(dir)),
+        revoked: Some(Arc::new(|view| Ok(palisade_pki::refused(view)?))),
     })
 }
 

@@ -302,6 +302,10 @@ async fn with_modules(
     stop: impl Future<Output = ()> + Send,
 ) -> Outcome {
     let rt = context.rt.clone();
+    // PKI-3: until it is ready, the view lacks what the log ends with.
+    if let Some(certificates) = context.ports.certificates.filled() {
+        certificates.presume(replica.revoked_at_start().clone());
+    }
     // A replica that was part of a cluster before answers local reads without a quorum.
     let is_current = migrate::is_current(&replica.view(), &registry);
     let open = Arc::new(AtomicBool::new(is_current.unwrap_or(false)));

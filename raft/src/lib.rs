@@ -46,6 +46,7 @@ mod recovery;
 mod refusal;
 mod replica;
 mod reports;
+mod revoked;
 mod rivals;
 mod runtime;
 mod schedule;
@@ -72,6 +73,7 @@ pub use options::{FormError, LogSizes, Member, ReplicaOptions, StartError, Tunin
 pub use peer::{PeerTls, TlsError};
 pub use recovery::room_for_new;
 pub use replica::Replica;
+pub use revoked::RevokedKeys;
 pub use runtime::{TokioRuntime, trace};
 pub use snapshots::SnapshotsError;
 pub use types::TokioExecutor;

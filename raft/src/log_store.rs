@@ -212,6 +212,11 @@ impl LogStore {
         records.into_iter().map(|record| Ok(record_to_entry(record)?)).collect()
     }
 
+    /// The entries in memory that follow `applied`: when it starts, all of them.
+    pub(crate) fn behind(&self, applied: u64) -> Vec<Entry> {
+        self.tail().slice(applied + 1, u64::MAX).cloned().collect()
+    }
+
     /// The index of the last entry, or of the last one that was purged; 0: there was none.
     pub(crate) fn last_index(&self) -> u64 {
         let tail = self.tail();

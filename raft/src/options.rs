@@ -246,6 +246,9 @@ pub enum StartError {
     /// Times that do not fit together.
     #[error("the consensus settings do not fit together: {0}")]
     Tuning(String),
+    /// Which keys are revoked is not known.
+    #[error("the replica's own state does not say which keys are revoked: {0}")]
+    Revoked(String),
     /// Consensus did not start.
     #[error("consensus did not start: {0}")]
     Consensus(String),

@@ -69,6 +69,7 @@ pub struct Replica<R: AsyncRuntime = TokioExecutor> {
     pub(crate) end: Arc<Mutex<End>>,
     pub(crate) history: History,
     pub(crate) times: Arc<SyncTimes>,
+    pub(crate) revoked: std::collections::BTreeSet<String>,
 }
 
 /// What is taken away when the replica ends.
@@ -159,9 +160,11 @@ impl<R: AsyncRuntime> Replica<R> {
     /// It cannot be used; the old one stays.
     pub fn replace_tls(&self, tls: PeerTls) -> Result<(), TlsError> {
         match &self.tls {
-            Some(state) => state.replace(self.identity.replica.0, tls),
-            None => Ok(()),
+            Some(state) => state.replace(self.identity.replica.0, tls)?,
+            None => return Ok(()),
         }
+        self.asking.members.peers.addresses().forget_refusals();
+        Ok(())
     }
 
     /// Its history, to be read.

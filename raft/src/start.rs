@@ -1,13 +1,14 @@
 //! Starting a replica: recover, connect, run.
 
 use std::{
+    collections::BTreeSet,
     net::SocketAddr,
     path::PathBuf,
     sync::{Arc, Mutex, atomic::AtomicU64},
 };
 
 use openraft::AsyncRuntime;
-use palisade_state::{Machine, Rt, command::Form};
+use palisade_state::{Machine, Published, Rt, command::Form};
 use tokio::{net::TcpListener, sync::oneshot};
 
 use crate::{
@@ -16,6 +17,7 @@ use crate::{
     detector::{Detector, Watchdog},
     disk_watch::DiskWatch,
     exile::Exile,
+    fault::chain,
     forward::Forwarder,
     history::{self, Feed, Feeder, History, StartHistory},
     known::Known,
@@ -38,6 +40,7 @@ use crate::{
     recovery::{Recovery, recover},
     replica::{End, Replica},
     reports::Reporter,
+    revoked::at_start,
     schedule::Schedule,
     stop::{Stop, spawn_until},
     store::{Answering, Hub, Service},
@@ -76,6 +79,23 @@ async fn connect(
             Ok(Connected { transport: Arc::new(transport), serving, listening })
         }
     }
+}
+
+/// Refuses what is known to be revoked, once all that was known to be committed is applied. `PEER-6`
+fn refuse(
+    neighbours: &Neighbours,
+    log: &LogStore,
+    published: &Published,
+    connected: &Connected,
+) -> Result<BTreeSet<String>, StartError> {
+    let Some(revoked) = &neighbours.revoked else { return Ok(BTreeSet::new()) };
+    let view = published.view();
+    let keys = at_start(revoked, &view, log.behind(view.applied().index));
+    let keys = keys.map_err(|error| StartError::Revoked(chain(error.as_ref())))?;
+    if let Some((_, tls)) = &connected.serving {
+        tls.refusals().set_keys(keys.clone());
+    }
+    Ok(keys)
 }
 
 /// What the state machine shares with the rest.
@@ -147,6 +167,7 @@ impl<R: AsyncRuntime> Replica<R> {
         let raft = raft.map_err(|fatal| {
             StartError::Consensus(fault.reason().unwrap_or_else(|| fatal.to_string()))
         })?;
+        let revoked = refuse(&neighbours, &recovery.log, &published, &connected)?;
         let (history, writing) = history::start(StartHistory {
             rt: rt.clone(),
             disk: disk.clone(),
@@ -169,6 +190,7 @@ impl<R: AsyncRuntime> Replica<R> {
             known,
             history: (history, writing),
             disk: (disk, dir, recovery.times),
+            revoked,
         };
         let logged = Logged {
             wal: recovery.handle,
@@ -201,6 +223,7 @@ struct Parts<R: AsyncRuntime> {
     known: Arc<Known>,
     history: (History, Option<history::Running>),
     disk: (Disk, PathBuf, Arc<SyncTimes>),
+    revoked: BTreeSet<String>,
 }
 
 impl<R: AsyncRuntime> Parts<R> {
@@ -270,6 +293,7 @@ impl<R: AsyncRuntime> Parts<R> {
             end,
             history: self.history.0,
             times,
+            revoked: self.revoked,
         })
     }
 

@@ -1,9 +1,12 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use palisade_raft::Tuning;
-use palisade_state::Store;
+use palisade_raft::{
+    PeerTls, RevokedKeys, Tuning,
+    peer::{Gateway, wire::ReadRequest},
+};
+use palisade_state::{Store, View};
 
-use crate::support::{Cluster, eventually, holds, tuning, write};
+use crate::support::{CLUSTER, Cluster, eventually, holds, tuning, write};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restarting_everything_keeps_the_state_and_raises_the_term() {
@@ -77,4 +80,45 @@ async fn a_follower_gets_what_has_left_the_leaders_memory() {
     assert_eq!(follower.metrics().snapshots_installed(), 0, "it came as entries");
     let view = follower.view();
     assert!((0..80).all(|number| holds(&view, &format!("k{number}"))));
+}
+
+/// SHA-256 of the public key of a certificate, hex.
+fn key_of(tls: &PeerTls) -> String {
+    use sha2::{Digest as _, Sha256};
+    use x509_parser::prelude::FromDer as _;
+    let (_, leaf) = x509_parser::certificate::X509Certificate::from_der(&tls.chain_der[0]).unwrap();
+    let digest = Sha256::digest(leaf.public_key().raw);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_starts_alone_refuses_what_it_knows_to_be_revoked() {
+    let mut cluster = Cluster::formed(tuning()).await;
+    let (stolen, good) = (cluster.ca.gateway("edge-1"), cluster.ca.gateway("edge-1"));
+    let key = key_of(&stolen);
+    let is_revoked = key.clone();
+    let revoked: RevokedKeys = Arc::new(move |view: &View| {
+        Ok(holds(view, &is_revoked).then(|| is_revoked.clone()).into_iter().collect())
+    });
+    let is_served = async |cluster: &Cluster, id: u64, tls: &PeerTls| {
+        let gateway = Gateway { name: "edge-1".into(), cluster: CLUSTER.into(), epoch: 0 };
+        let addr = cluster.node(id).addr.to_string();
+        let Ok(mut store) = gateway.connect(id, &addr, tls.clone()).await else { return false };
+        let asked = ReadRequest { table: "t".into(), local: true, ..ReadRequest::default() };
+        store.read(asked).await.is_ok()
+    };
+    assert!(is_served(&cluster, 1, &stolen).await && is_served(&cluster, 1, &good).await);
+    write(cluster.replica(1).as_ref(), &key, b"revoked").await.unwrap();
+    cluster.same_state().await;
+    for id in 1..=3 {
+        cluster.kill(id);
+    }
+    cluster.node_mut(1).neighbours.revoked = Some(revoked);
+    cluster.start(1).await;
+    assert!(cluster.replica(1).revoked_at_start().contains(&key), "PEER-6");
+    assert!(is_served(&cluster, 1, &good).await);
+    assert!(!is_served(&cluster, 1, &stolen).await, "PEER-6");
+    // What it hears of later is what counts then.
+    cluster.replica(1).refuse_keys([].into());
+    assert!(is_served(&cluster, 1, &stolen).await);
 }

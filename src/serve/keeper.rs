@@ -109,12 +109,16 @@ impl<'a> Keeper<'a> {
     ) -> Self {
         let permille = 500 + context.rt.random() % 170;
         let (context, replica) = (context.clone(), replica.clone());
-        let refused = BTreeSet::new();
+        let refused = replica.revoked_at_start().clone();
         Self { dir, context, replica, neighbours, live, seal, source, permille, refused }
     }
 
     /// Keeps until it is dropped.
     pub(super) async fn run(mut self) -> std::convert::Infallible {
+        // It has had a quorum: its view says all that its log ended with and that was committed.
+        if let Some(certificates) = self.context.ports.certificates.filled() {
+            certificates.presume(BTreeSet::new());
+        }
         let mut watch = self.context.store.watch();
         let mut told = String::new();
         loop {

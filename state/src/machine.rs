@@ -152,6 +152,12 @@ impl Machine {
         Self { state, changes, recent, published: Arc::new(published), format_max: FORMAT }
     }
 
+    /// A machine that goes on from a view, beside the one that published it, which hears nothing of it.
+    #[must_use]
+    pub fn beside(view: &View) -> Self {
+        Self::new(view.state().clone())
+    }
+
     /// The machine of a build that reads formats up to `format_max`: for rehearsals of an upgrade.
     #[must_use]
     pub fn reading(self, format_max: u32) -> Self {

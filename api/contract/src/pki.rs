@@ -125,6 +125,10 @@ pub trait Certificates: Send + Sync {
     /// A record cannot be read.
     fn refused(&self, view: &View) -> Result<BTreeSet<String>>;
 
+    /// These keys too are refused here, whatever a view says, until others are presumed: what a replica's log ends with is
+    /// not in its view before it has a quorum.
+    fn presume(&self, keys: BTreeSet<String>);
+
     /// Whether this replica must make itself a new key, because this one is to be revoked.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ mod rotation;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use futures::future::{BoxFuture, ready};
 use palisade_contract::{
@@ -37,6 +37,14 @@ pub fn issuing(view: &View) -> Result<Option<String>> {
     Ok(port::authorities(view)?.map(|found| found.issuing.key))
 }
 
+/// All keys that a state refuses: SHA-256 of the SPKI, hex.
+///
+/// # Errors
+/// A record cannot be read.
+pub fn refused(view: &View) -> Result<BTreeSet<String>> {
+    port::refused(view)
+}
+
 /// Forgets what replicas have said of themselves: in a restored cluster others have these ids, and say it anew. `PKI-5`
 ///
 /// # Errors
@@ -56,7 +64,7 @@ pub struct PkiModule {
 
 impl Default for PkiModule {
     fn default() -> Self {
-        Self { port: Arc::new(port::Port) }
+        Self { port: Arc::new(port::Port::default()) }
     }
 }
 

@@ -4,7 +4,10 @@
 //! - `PKI-3` Of a key that was revoked nothing is accepted any more, and it stays revoked for ever: no row of
 //!   `pki_revocations` is removed. The present key of a member waits until it has another one, unless forced.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use palisade_contract::{
     NodeId, Result,
@@ -18,7 +21,24 @@ use crate::{
 };
 
 /// The module's port.
-pub(crate) struct Port;
+#[derive(Default)]
+pub(crate) struct Port {
+    /// What is refused although the view does not say so yet.
+    presumed: RwLock<Arc<BTreeSet<String>>>,
+}
+
+impl Port {
+    fn presumed(&self) -> Arc<BTreeSet<String>> {
+        self.presumed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// All keys that a state refuses.
+pub(crate) fn refused(view: &View) -> Result<BTreeSet<String>> {
+    let all = REVOCATIONS.all(view)?.into_iter();
+    let refused = all.filter(|(_, found)| found.value.waits_for.is_none());
+    Ok(refused.map(|(key, _)| key).collect())
+}
 
 /// The authorities of the lineage that the cluster is of now. A restored cluster of another lineage has others.
 pub(crate) fn authorities(view: &View) -> Result<Option<Authorities>> {
@@ -40,7 +60,8 @@ impl Certificates for Port {
     fn is_revoked(&self, view: &View, key: &str) -> Result<bool> {
         let found = REVOCATIONS.get(view, &key.to_owned())?;
         // PKI-3
-        Ok(found.is_some_and(|found| found.value.waits_for.is_none()))
+        Ok(self.presumed().contains(key)
+            || found.is_some_and(|found| found.value.waits_for.is_none()))
     }
 
     fn is_revoked_in(&self, tx: &mut Tx, key: &str) -> Result<bool> {
@@ -49,9 +70,13 @@ impl Certificates for Port {
     }
 
     fn refused(&self, view: &View) -> Result<BTreeSet<String>> {
-        let all = REVOCATIONS.all(view)?.into_iter();
-        let refused = all.filter(|(_, found)| found.value.waits_for.is_none());
-        Ok(refused.map(|(key, _)| key).collect())
+        let mut refused = refused(view)?;
+        refused.extend(self.presumed().iter().cloned());
+        Ok(refused)
+    }
+
+    fn presume(&self, keys: BTreeSet<String>) {
+        *self.presumed.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
     }
 
     fn must_rekey(&self, view: &View, replica: u64, key: &str) -> Result<bool> {

@@ -172,6 +172,19 @@ fn a_key_that_was_revoked_stays_so_and_nothing_takes_that_back() {
 }
 
 #[test]
+fn what_the_logs_end_revokes_is_refused_before_the_view_says_so() {
+    let place = Place::new();
+    let port = place.bench.context.ports.certificates.get().unwrap();
+    port.presume([key(0x77)].into());
+    assert!(place.is_refused(&key(0x77)), "PKI-3");
+    assert!(!place.is_refused(&key(0x78)));
+    assert!(crate::refused(&place.bench.view()).unwrap().is_empty());
+    // It was not committed after all.
+    port.presume([].into());
+    assert!(!place.is_refused(&key(0x77)));
+}
+
+#[test]
 fn what_is_no_key_or_the_cas_is_not_revoked() {
     let place = Place::new();
     for input in [

@@ -234,7 +234,15 @@ impl<R: AsyncRuntime> Replica<R> {
     pub fn refuse_keys(&self, keys: std::collections::BTreeSet<String>) {
         if let Some(state) = &self.tls {
             state.refusals().set_keys(keys);
+            self.asking.members.peers.addresses().forget_refusals();
         }
+    }
+
+    /// The keys that it refuses since its start, by its own snapshot and log, until [`refuse_keys`](Self::refuse_keys)
+    /// says others. `PEER-6`
+    #[must_use]
+    pub fn revoked_at_start(&self) -> &std::collections::BTreeSet<String> {
+        &self.revoked
     }
 
     /// Whether it must not start again from its directory: it was removed from its cluster, or is a copy.

@@ -25,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 use palisade_state::ReplicaId;
 
 pub(crate) use self::{ask::Asking, door::Doorkeeper, leader::Members};
-use crate::{options::Member, peer::wire};
+use crate::{options::Member, peer::wire, revoked::RevokedKeys};
 
 /// Times and bounds of membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,8 @@ pub struct Neighbours {
     pub advertise: Option<(String, String)>,
     /// What a replica that joins is given.
     pub vault: Option<Vault>,
+    /// Whom it refuses by what it knows itself, from its start on. `PEER-6`
+    pub revoked: Option<RevokedKeys>,
 }
 
 impl std::fmt::Debug for Neighbours {
