@@ -138,3 +138,16 @@ fn two_whom_a_third_made_are_distinct() {
     world.approve(&one, &id).unwrap();
     assert_eq!(world.approve(&two, &id).unwrap()["state"], "released");
 }
+
+#[test]
+fn who_becomes_anothers_hand_after_he_approved_does_not_count() {
+    let world = world();
+    world.policy(&[(1, 2)]);
+    let id = world.asked("root", &["lamp"]);
+    world.approve("bob", &id).unwrap();
+    let own = json!({"secretSha256": "cc".repeat(32), "name": "of-bob", "principal": "bob"});
+    world.as_who("root", "apiTokens.create", &own).unwrap();
+    assert_eq!(world.approve("carol", &id).unwrap()["approved"], 1, "QUO-1");
+    assert!(world.has("lamp"), "QUO-1");
+    assert_eq!(world.approve("dave", &id).unwrap()["state"], "released");
+}
