@@ -186,6 +186,9 @@ struct Letters {
     dry_run: bool,
 }
 
+/// Dead letters that one call names at most.
+const LETTERS_MAX: usize = 100;
+
 /// A secret by Standard Webhooks, made here: the server keeps it sealed and never answers it.
 fn new_secret() -> String {
     format!("whsec_{}", STANDARD.encode(edge::random_bytes::<32>()))
@@ -342,31 +345,67 @@ impl Rows {
 }
 
 impl Letters {
-    async fn run(self, session: &Session, verb: &str, done: &str) -> Outcome {
-        let (path, mut handled) = (format!("/dead-letters/{verb}"), 0);
+    async fn replay(self, session: &Session) -> Outcome {
+        let mut handled = 0;
         loop {
             let input = json!({ "letters": self.letters });
-            let answer = self.one.post(session, &path, input, self.dry_run).await?;
-            if is_held(session, &answer)? {
-                return Ok(());
-            }
-            let body = answer.body;
-            let now = number(&body, "/handled");
+            let answer =
+                self.one.post(session, "/dead-letters/replay", input, self.dry_run).await?;
+            let (now, left) = (number(&answer.body, "/handled"), number(&answer.body, "/left"));
             handled += now;
             // A call goes only so far; a dry run would go there again and again.
-            let goes_on = self.all && now > 0 && number(&body, "/left") > 0 && !self.dry_run;
-            if goes_on {
+            if !self.all || now == 0 || left == 0 || self.dry_run {
+                return self.print(session, "replayed", (handled, left));
+            }
+        }
+    }
+
+    /// Drops what is named, or what the list has now: a letter that comes meanwhile was not looked at.
+    async fn drop(self, session: &Session) -> Outcome {
+        let (letters, lost) =
+            if self.all { self.seen(session).await? } else { (self.letters.clone(), 0) };
+        let mut calls: Vec<Value> =
+            letters.chunks(LETTERS_MAX).map(|some| json!({ "letters": some })).collect();
+        if lost > 0 {
+            match calls.last_mut() {
+                Some(last) => last["lost"] = json!(lost),
+                None => calls.push(json!({ "lost": lost })),
+            }
+        }
+        let (mut handled, mut left, mut held) = (0, 0, false);
+        for call in calls {
+            let answer = self.one.post(session, "/dead-letters/drop", call, self.dry_run).await?;
+            if is_held(session, &answer)? {
+                held = true;
                 continue;
             }
-            let note = if self.dry_run { " (dry run)" } else { "" };
-            output::say(format!("{handled} {done}, {} left{note}", number(&body, "/left")));
-            return match session.format() {
-                Format::Table | Format::Wide => Ok(()),
-                format => {
-                    let all = json!({ "handled": handled, "left": number(&body, "/left") });
-                    output::data(output::render_value(format, &all)?.as_bytes())
-                }
-            };
+            handled += number(&answer.body, "/handled");
+            left = number(&answer.body, "/left");
+        }
+        if held { Ok(()) } else { self.print(session, "dropped", (handled, left)) }
+    }
+
+    /// The letters that there are, and how many are known to have left.
+    async fn seen(&self, session: &Session) -> Outcome<(Vec<String>, u64)> {
+        let get = |what: &str| {
+            Call::get(self.one.path(what)).query_some("tenant", self.one.tenant.as_ref())
+        };
+        let client = session.client()?;
+        let lost = number(&client.call(get("")).await?.body, "/deadLettersLost");
+        let letters = client.list(get("/dead-letters")).await?;
+        let ids = letters.iter().filter_map(|letter| text(letter, "/id").map(str::to_owned));
+        Ok((ids.collect(), lost))
+    }
+
+    fn print(&self, session: &Session, done: &str, (handled, left): (u64, u64)) -> Outcome {
+        let note = if self.dry_run { " (dry run)" } else { "" };
+        output::say(format!("{handled} {done}, {left} left{note}"));
+        match session.format() {
+            Format::Table | Format::Wide => Ok(()),
+            format => {
+                let all = json!({ "handled": handled, "left": left });
+                output::data(output::render_value(format, &all)?.as_bytes())
+            }
         }
     }
 }
@@ -398,8 +437,8 @@ impl Subscription {
             Verb::Rotate(rotate) => rotate.run(session).await,
             Verb::Deliveries(rows) => rows.run::<Deliveries>(session, "/deliveries").await,
             Verb::DeadLetters(rows) => rows.run::<Dead>(session, "/dead-letters").await,
-            Verb::Replay(letters) => letters.run(session, "replay", "replayed").await,
-            Verb::Drop(letters) => letters.run(session, "drop", "dropped").await,
+            Verb::Replay(letters) => letters.replay(session).await,
+            Verb::Drop(letters) => letters.drop(session).await,
         }
     }
 }

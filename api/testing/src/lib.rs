@@ -319,7 +319,19 @@ impl Bench {
         Jobs { bench: self, reconciler: reconciler.clone() }
     }
 
-    fn run(&self, reconciler: &dyn Reconciler, work: Finish) {
+    /// What a run of a key that is dirty is given, for a test that drives the run by itself.
+    ///
+    /// # Panics
+    /// The key is not dirty, or no module has the reconciler.
+    #[must_use]
+    pub fn begin(&self, reconciler: &str, key: &str) -> ReconcileContext {
+        let work = self.view().work(reconciler, key).map(|row| row.generation);
+        let generation = work.unwrap_or_else(|| panic!("{key} of {reconciler} is not dirty"));
+        let work = Finish { kind: reconciler.to_owned(), key: key.to_owned(), generation };
+        self.context_of(&*self.jobs(reconciler).reconciler, work)
+    }
+
+    fn context_of(&self, reconciler: &dyn Reconciler, work: Finish) -> ReconcileContext {
         let shard = shard_of(&work.key);
         let name = match reconciler.shard_by() {
             ShardBy::None => singleton_lease(reconciler.name()),
@@ -332,10 +344,14 @@ impl Bench {
             incarnation: lease.incarnation,
             fence: Some(lease.fence.into()),
         };
-        let key = work.key.clone();
-        let periodic = reconciler.periodic().into_iter().find(|periodic| periodic.key == key);
+        let periodic = reconciler.periodic().into_iter().find(|periodic| periodic.key == work.key);
         let every_ms = periodic.map(|periodic| milliseconds(periodic.every));
-        let cx = ReconcileContext::new(self.context.clone(), check, shard, work, every_ms);
+        ReconcileContext::new(self.context.clone(), check, shard, work, every_ms)
+    }
+
+    fn run(&self, reconciler: &dyn Reconciler, work: Finish) {
+        let key = work.key.clone();
+        let cx = self.context_of(reconciler, work);
         let run = block_on(reconciler.run(&cx, &key)).expect("a run");
         if cx.is_finished() {
             return;

@@ -6,6 +6,7 @@ use palisade_state::View;
 use crate::{
     Sinks,
     records::{PROGRESS, ProgressRow, SUBSCRIPTIONS, SubscriptionRow, letters},
+    secrets::keys,
 };
 
 /// Wall-clock milliseconds for which something may fail before it is told.
@@ -22,7 +23,7 @@ pub(crate) fn findings(cx: &Context, view: &View, sinks: &Sinks) -> Result<Vec<F
         let progress = PROGRESS.get(view, &key)?.map(|found| found.value).unwrap_or_default();
         found.extend(fares(view, &row, &progress));
         found.extend(dead(view, &row, &progress)?);
-        found.extend(unusable(cx, view, &row, sinks)?);
+        found.extend(unusable(cx, view, &row, &progress, sinks));
     }
     Ok(found)
 }
@@ -94,25 +95,29 @@ fn dead(view: &View, row: &SubscriptionRow, progress: &ProgressRow) -> Result<Ve
     Ok(found)
 }
 
+/// What keeps a subscription from being sent anything and is no matter of its receiver: as the replica that sends has found, or this one.
 fn unusable(
     cx: &Context,
     view: &View,
     row: &SubscriptionRow,
+    progress: &ProgressRow,
     sinks: &Sinks,
-) -> Result<Option<Finding>> {
-    if !row.sink.is_empty() && sinks.find(&row.sink).is_err() {
-        let message =
-            format!("{} names sink {}, which this replica does not have", called(row), row.sink);
+) -> Option<Finding> {
+    let is_on = !row.paused && progress.disabled.is_none();
+    let blocked = progress.blocked.as_ref().filter(|_| is_on).map(|blocked| blocked.reason.clone());
+    if !row.sink.is_empty() {
+        let lacking = sinks.find(&row.sink).err().map(|why| why.detail);
+        let message = format!("{} is sent nothing: {}", called(row), lacking.or(blocked)?);
         let fix = "run the same binary on all replicas, or remove it".to_owned();
-        return Ok(Some(finding("subscriptions.sink", message, fix, None)));
+        return Some(finding("subscriptions.sink", message, fix, None));
     }
-    let Some(secrets) = cx.ports.secrets.filled() else { return Ok(None) };
-    for signing in &row.signing {
-        if secrets.facts(view, &row.tenant, &signing.reference())?.is_none() {
-            let message =
-                format!("{} signs with secret {}, which is not there", called(row), signing.secret);
-            return Ok(Some(finding("subscriptions.secret", message, verb(row, "rotate"), None)));
-        }
-    }
-    Ok(None)
+    cx.ports.secrets.filled()?;
+    let why = blocked.or_else(|| keys(cx, view, row).err().map(|why| why.detail))?;
+    let message = format!("{} is sent nothing, as it cannot be signed: {why}", called(row));
+    let fix = format!(
+        "set the secret anew with `palisade secret set`, or {}; what waits is sent by itself then. Of a replica that lacks a key \
+         `secrets.key-lacking` says more",
+        verb(row, "rotate")
+    );
+    Some(finding("subscriptions.secret", message, fix, None))
 }

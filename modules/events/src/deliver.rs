@@ -1,7 +1,8 @@
 //! The runs of one subscription: it sends what waits and what happened since, and notes what became of it.
 //!
 //! # Invariants
-//! - `EVT-8` A receiver that is slow or down takes places only among those who are: it holds up no other subscription.
+//! - `EVT-8` A receiver that is slow or down takes places only among those who are: it holds up no other subscription. Who was well
+//!   until now and is slow at once holds one place for one attempt more than [`SLICE`], and is among the slow then.
 
 use std::{
     sync::{
@@ -13,7 +14,8 @@ use std::{
 
 use futures::{StreamExt, future::BoxFuture, stream};
 use palisade_contract::{
-    Code, EventSink, ReconcileContext, Reconciler, Result, ShardBy, events::Webhooks, module::Run,
+    Code, Error, EventSink, ReconcileContext, Reconciler, Result, ShardBy, events::Webhooks,
+    module::Run,
 };
 use palisade_state::{Tx, View, port::timeout};
 use serde_json::json;
@@ -21,11 +23,11 @@ use serde_json::json;
 use crate::{
     Sinks,
     news::{Found, read},
-    outcome::{Attempt, SINK_LIMIT, cloud_event, post},
+    outcome::{Attempt, SINK_LIMIT, cloud_event, post, shortened},
     plan::{Item, News, Plan, is_down, plan},
     records::{
         DeliveryRow, LETTERS, LetterRow, PROGRESS, ProgressRow, QUEUE, Reason, SUBSCRIPTIONS,
-        SubscriptionRow, letters, subscription, waiting,
+        StoppedRow, SubscriptionRow, letters, subscription, waiting,
     },
     secrets::keys,
     settle::{Left, Now},
@@ -36,19 +38,28 @@ use crate::{
 pub(crate) const SUBSCRIBERS: &str = "event-subscribers";
 /// Chains of one subscription that are sent at once.
 const CHAINS_AT_ONCE: usize = 8;
-/// Runs of subscriptions on one replica at once: of those that are well, and of those that are failing.
+/// Runs of subscriptions on one replica at once: of those that are well, and of those that are slow or failing.
 const WELL_MAX: usize = 24;
-const FAILING_MAX: usize = 8;
+const SLOW_MAX: usize = 8;
 /// How long a run waits for its place.
 const PLACE: Duration = Duration::from_millis(500);
-/// Dead letters of one subscription.
+/// A run of those that are well begins no attempt after this time; one of those that are slow or failing has more.
+const SLICE: Duration = Duration::from_secs(2);
+const SLOW_SLICE: Duration = Duration::from_secs(10);
+/// A receiver that took so long for one event is slow, and stays among the slow for so many logical milliseconds.
+const SLOW: Duration = Duration::from_secs(2);
+const SLOW_MS: u64 = 10 * 60 * 1000;
+/// Logical milliseconds until it is looked again whether what could not be sent from here can be.
+const BLOCKED_MS: u64 = 30_000;
+/// Dead letters of one subscription, and bytes of their data.
 pub(crate) const LETTERS_MAX: usize = 1_000;
+const LETTERS_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// `EVT-8` Places for runs, on this replica.
 #[derive(Debug, Default)]
 struct Lanes {
     well: Arc<AtomicUsize>,
-    failing: Arc<AtomicUsize>,
+    slow: Arc<AtomicUsize>,
 }
 
 struct Place(Arc<AtomicUsize>);
@@ -60,9 +71,8 @@ impl Drop for Place {
 }
 
 impl Lanes {
-    fn enter(&self, is_failing: bool) -> Option<Place> {
-        let (lane, most) =
-            if is_failing { (&self.failing, FAILING_MAX) } else { (&self.well, WELL_MAX) };
+    fn enter(&self, is_slow: bool) -> Option<Place> {
+        let (lane, most) = if is_slow { (&self.slow, SLOW_MAX) } else { (&self.well, WELL_MAX) };
         let more = |taken: usize| (taken < most).then_some(taken + 1);
         lane.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(Place(lane.clone()))
@@ -77,7 +87,8 @@ pub(crate) struct Subscribers {
 
 /// Who takes the events of a subscription.
 enum Courier {
-    Webhook(Arc<dyn Webhooks>),
+    /// What is sent to it is signed with these.
+    Webhook(Arc<dyn Webhooks>, Vec<SigningKey>),
     Sink(Arc<dyn EventSink>),
 }
 
@@ -89,6 +100,15 @@ struct Tour<'a> {
     row: SubscriptionRow,
     seen: ProgressRow,
     rows: Vec<DeliveryRow>,
+    is_slow: bool,
+}
+
+/// What a run has sent.
+#[derive(Default)]
+struct Sent {
+    done: Vec<(Item, Attempt)>,
+    /// An attempt took long.
+    is_slow: bool,
 }
 
 impl Subscribers {
@@ -96,11 +116,15 @@ impl Subscribers {
         Self { sinks, lanes: Lanes::default() }
     }
 
-    fn courier(&self, cx: &ReconcileContext, row: &SubscriptionRow) -> Result<Option<Courier>> {
-        if row.sink.is_empty() {
-            return Ok(cx.context.ports.webhooks.filled().cloned().map(Courier::Webhook));
+    /// Who takes what a run sends, and what it is signed with: what cannot be signed is no failure of the receiver.
+    fn courier(&self, tour: &Tour<'_>, port: Option<&Arc<dyn Webhooks>>) -> Result<Courier> {
+        match port {
+            Some(port) => {
+                let keys = keys(&tour.cx.context, &tour.view, &tour.row)?;
+                Ok(Courier::Webhook(port.clone(), keys))
+            }
+            None => Ok(Courier::Sink(self.sinks.find(&tour.row.sink)?)),
         }
-        Ok(Some(Courier::Sink(self.sinks.find(&row.sink)?)))
     }
 
     async fn go(&self, cx: &ReconcileContext, key: &str) -> Result<Run> {
@@ -109,17 +133,27 @@ impl Subscribers {
         if row.paused || seen.disabled.is_some() || !is_open(cx, &view, &row)? {
             return Ok(Run::Done);
         }
-        let Some(courier) = self.courier(cx, &row)? else { return Ok(Run::Done) };
-        let Some(_place) = self.lanes.enter(seen.failing_since_ms.is_some()) else {
-            return Ok(Run::After(PLACE));
-        };
+        let port = cx.context.ports.webhooks.filled().filter(|_| row.sink.is_empty());
+        if row.sink.is_empty() && port.is_none() {
+            return Ok(Run::Done);
+        }
+        let now = view.clock().now_ms;
+        let is_slow = seen.failing_since_ms.is_some() || now < seen.slow_until;
+        let Some(_place) = self.lanes.enter(is_slow) else { return Ok(Run::After(PLACE)) };
         let rows = waiting(&view, &row.rows())?;
-        let tour = Tour { cx, view, key, row, seen, rows };
+        let tour = Tour { cx, view, key, row, seen, rows, is_slow };
         let Found { news, gap } = tour.look().await?;
-        let now = tour.view.clock().now_ms;
         let plan = plan(&tour.seen, &tour.rows, news, now);
-        let done = tour.send(&courier, &plan.chains).await?;
-        tour.settle(&plan, done, gap).await
+        if plan.chains.is_empty() {
+            return tour.settle(&plan, Sent::default(), gap).await;
+        }
+        match self.courier(&tour, port) {
+            Ok(courier) => {
+                let sent = tour.send(&courier, &plan.chains).await;
+                tour.settle(&plan, sent, gap).await
+            }
+            Err(why) => tour.block(&why).await,
+        }
     }
 }
 
@@ -143,50 +177,42 @@ impl Tour<'_> {
     }
 
     /// Sends the chains beside each other, and each in order.
-    async fn send(&self, courier: &Courier, chains: &[Vec<Item>]) -> Result<Vec<(Item, Attempt)>> {
-        if chains.is_empty() {
-            return Ok(vec![]);
-        }
-        // Before anything is sent: what cannot be signed is no failure of the receiver.
-        let keys = match courier {
-            Courier::Webhook(_) => keys(&self.cx.context, &self.view, &self.row)?,
-            Courier::Sink(_) => vec![],
-        };
-        let keys = keys.as_slice();
-        let mut sent: Vec<BoxFuture<'_, Vec<(Item, Attempt)>>> = vec![];
+    async fn send(&self, courier: &Courier, chains: &[Vec<Item>]) -> Sent {
+        let rt = &self.cx.context.rt;
+        let until = rt.now() + if self.is_slow { SLOW_SLICE } else { SLICE };
+        let mut all: Vec<BoxFuture<'_, Sent>> = vec![];
         for chain in chains {
-            sent.push(Box::pin(self.chain(courier, keys, chain)));
+            all.push(Box::pin(self.chain(courier, chain, until)));
         }
-        let done: Vec<Vec<(Item, Attempt)>> =
-            stream::iter(sent).buffer_unordered(CHAINS_AT_ONCE).collect().await;
-        Ok(done.into_iter().flatten().collect())
+        let all: Vec<Sent> = stream::iter(all).buffer_unordered(CHAINS_AT_ONCE).collect().await;
+        let is_slow = all.iter().any(|sent| sent.is_slow);
+        Sent { done: all.into_iter().flat_map(|sent| sent.done).collect(), is_slow }
     }
 
-    async fn chain(
-        &self,
-        courier: &Courier,
-        keys: &[SigningKey],
-        chain: &[Item],
-    ) -> Vec<(Item, Attempt)> {
-        let mut done = Vec::with_capacity(chain.len());
+    async fn chain(&self, courier: &Courier, chain: &[Item], until: Duration) -> Sent {
+        let rt = &self.cx.context.rt;
+        let mut sent = Sent::default();
         let mut goes_on = true;
         for item in chain {
-            let attempt = if goes_on && !self.cx.cancelled.is_cancelled() {
-                self.attempt(courier, keys, &item.row).await
+            let begun = rt.now();
+            // EVT-8: what is left of it waits for the next run.
+            let attempt = if goes_on && begun < until && !self.cx.cancelled.is_cancelled() {
+                self.attempt(courier, &item.row).await
             } else {
                 Attempt::Skipped
             };
+            sent.is_slow |= rt.now().saturating_sub(begun) >= SLOW;
             // EVT-2
             goes_on &= attempt == Attempt::Delivered;
-            done.push((item.clone(), attempt));
+            sent.done.push((item.clone(), attempt));
         }
-        done
+        sent
     }
 
-    async fn attempt(&self, courier: &Courier, keys: &[SigningKey], row: &DeliveryRow) -> Attempt {
+    async fn attempt(&self, courier: &Courier, row: &DeliveryRow) -> Attempt {
         let (cx, event) = (&self.cx.context, &row.event);
         match courier {
-            Courier::Webhook(port) => {
+            Courier::Webhook(port, keys) => {
                 let at = cx.rt.wall_ms() / 1000;
                 port.post(post(&self.row, keys, event, at)).await.into()
             }
@@ -201,21 +227,43 @@ impl Tour<'_> {
         }
     }
 
+    /// Says why what waits cannot be sent from here, and has it looked at again soon. Nothing is moved: `EVT-3`
+    async fn block(&self, why: &Error) -> Result<Run> {
+        let reason = shortened(&why.detail);
+        let build = |tx: &mut Tx| {
+            let (key, at_ms) = (self.key.to_owned(), tx.view().clock().wall_ms);
+            let found = tx.get(&PROGRESS, &key)?.filter(|progress| progress.id == self.row.id);
+            let Some(mut progress) = found else { return Ok(()) };
+            match &mut progress.blocked {
+                Some(blocked) if blocked.reason == reason => return Ok(()),
+                Some(blocked) => blocked.reason.clone_from(&reason),
+                None => {
+                    progress.blocked = Some(StoppedRow { reason: reason.clone(), at_ms });
+                    self.tell(tx, "subscription.blocked", &json!({ "reason": reason }));
+                }
+            }
+            Ok(tx.put(&PROGRESS, &key, &progress)?)
+        };
+        self.cx.go_on(BLOCKED_MS, build).await?;
+        Ok(Run::Done)
+    }
+
     /// `EVT-3`
-    async fn settle(
-        self,
-        plan: &Plan,
-        done: Vec<(Item, Attempt)>,
-        gap: Option<(u64, u64)>,
-    ) -> Result<Run> {
+    async fn settle(self, plan: &Plan, sent: Sent, gap: Option<(u64, u64)>) -> Result<Run> {
         let clock = self.cx.view().clock();
         let now = Now { logical: clock.now_ms, wall: clock.wall_ms };
         let rows = self.row.rows();
-        let mut left = Left::of(&rows, &self.seen, plan, done, now);
+        let mut left = Left::of(&rows, &self.seen, plan, sent.done, now);
+        if sent.is_slow {
+            left.progress.slow_until = now.logical.saturating_add(SLOW_MS);
+        }
         if let Some(gap) = gap {
             left.gap(&rows, gap, now);
         }
         let after = left.close(&self.rows);
+        if !plan.chains.is_empty() || after.is_empty() {
+            left.progress.blocked = None;
+        }
         let goes_on = plan.more || gap.is_some();
         let next = next_ms(&left, &after, goes_on, now.logical);
         if left.progress == self.seen && left.added.is_empty() {
@@ -252,18 +300,22 @@ impl Tour<'_> {
         }
         let lost = self.give_up(tx, &left.letters)?;
         let mut progress = left.progress.clone();
-        if left.disabled.is_none() {
-            progress.disabled = before.disabled;
-        }
-        // What `resume` asked for meanwhile stands.
-        progress.success_at = progress.success_at.max(before.success_at);
-        progress.recovered_at = progress.recovered_at.max(before.recovered_at);
         progress.letters_lost = before.letters_lost + lost;
-        tx.put(&PROGRESS, &key, &progress)?;
-        if let Some(disabled) = &left.disabled {
+        // What somebody asked for meanwhile stands: this run was of before.
+        let is_resumed = before.recovered_at != self.seen.recovered_at;
+        if is_resumed {
+            let now = tx.view().clock().now_ms;
+            progress.success_at = Some(now);
+            progress.recovered_at = before.recovered_at.max(now) + 1;
+            progress.hold_until = before.hold_until;
+            (progress.probes, progress.probe_at) = (before.probes, before.probe_at);
+        }
+        if is_resumed || left.disabled.is_none() {
+            progress.disabled = before.disabled;
+        } else if let Some(disabled) = &left.disabled {
             self.tell(tx, "subscription.disabled", &json!({ "reason": disabled.reason }));
         }
-        Ok(())
+        Ok(tx.put(&PROGRESS, &key, &progress)?)
     }
 
     /// `EVT-5` Keeps dead letters; how many older ones had to leave for them.
@@ -273,7 +325,7 @@ impl Tour<'_> {
         }
         let mut old = letters(tx.view(), &self.row.rows())?;
         old.sort_by_key(|(_, letter)| letter.dead_at);
-        let surplus = (old.len() + new.len()).saturating_sub(LETTERS_MAX).min(old.len());
+        let surplus = surplus(old.iter().map(|(_, letter)| letter), new);
         for (key, _) in old.iter().take(surplus) {
             tx.delete(&LETTERS, key)?;
         }
@@ -300,6 +352,20 @@ impl Tour<'_> {
     fn tell(&self, tx: &mut Tx, kind: &str, data: &serde_json::Value) {
         tx.publish(kind, &self.row.tenant, format!("subscription/{}", self.row.name), data);
     }
+}
+
+/// How many of the old ones must leave for new ones, from the first on. `EVT-5`
+fn surplus<'a>(old: impl Iterator<Item = &'a LetterRow> + Clone, new: &'a [LetterRow]) -> usize {
+    let bytes = |letter: &LetterRow| letter.delivery.as_ref().map_or(0, |row| row.event.bytes);
+    let mut count = old.clone().count() + new.len();
+    let mut total: u64 = old.clone().chain(new).map(bytes).fold(0, u64::saturating_add);
+    let too_many = |letter: &&LetterRow| {
+        let is_one = count > LETTERS_MAX || total > LETTERS_BYTES_MAX;
+        count -= 1;
+        total = total.saturating_sub(bytes(letter));
+        is_one
+    };
+    old.take_while(too_many).count()
 }
 
 /// Milliseconds until the next run; `None`: nothing is due until something happens.
@@ -342,8 +408,8 @@ mod tests {
     #[test]
     fn failing_ones_take_no_place_of_those_that_are_well() {
         let lanes = Lanes::default();
-        let failing: Vec<Place> = (0..FAILING_MAX).filter_map(|_| lanes.enter(true)).collect();
-        assert_eq!(failing.len(), FAILING_MAX);
+        let failing: Vec<Place> = (0..SLOW_MAX).filter_map(|_| lanes.enter(true)).collect();
+        assert_eq!(failing.len(), SLOW_MAX);
         assert!(lanes.enter(true).is_none(), "EVT-8");
         let well: Vec<Place> = (0..WELL_MAX).filter_map(|_| lanes.enter(false)).collect();
         assert_eq!(well.len(), WELL_MAX, "EVT-8");

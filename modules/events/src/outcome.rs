@@ -45,7 +45,7 @@ impl Attempt {
 }
 
 /// What is kept of a text that somebody else wrote: one line of it, without what cannot be seen.
-fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     let seen = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     seen.take(ERROR_MAX).collect::<String>().trim().to_owned()
 }

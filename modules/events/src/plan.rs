@@ -3,7 +3,8 @@
 //! # Invariants
 //! - `EVT-2` Events of one subject are sent in order, one after the other; one that fails holds back the later ones of its subject
 //!   and no others.
-//! - `EVT-5` What waits for a subscription is bounded: beyond it, events stay in the outbox, and the cursor before them.
+//! - `EVT-5` What waits for a subscription is bounded, in rows and in bytes: beyond it, events stay in the outbox, and the cursor
+//!   before them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +12,8 @@ use crate::records::{DeliveryRow, ProgressRow};
 
 /// Rows that wait for one subscription at most. A replay may add as many again.
 pub(crate) const WAITING_MAX: usize = 1_000;
+/// Bytes of their data at most. A replay may add as many again.
+pub(crate) const WAITING_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Events that one run takes up at most.
 const BATCH_MAX: usize = 64;
 /// Bytes of their data at most, but for a single one: what may be written back fits into a transaction.
@@ -78,6 +81,27 @@ pub(crate) fn is_down(progress: &ProgressRow, rows: &[DeliveryRow]) -> bool {
     failed.map(|row| &row.event.subject).collect::<BTreeSet<_>>().len() >= DOWN_SUBJECTS
 }
 
+/// What may wait for a subscription beside what does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub rows: usize,
+    pub bytes: u64,
+}
+
+impl Room {
+    /// Up to so many rows and bytes.
+    pub fn beside(rows: &[DeliveryRow], (most, bytes_most): (usize, u64)) -> Self {
+        let bytes = rows.iter().map(|row| row.event.bytes).fold(0, u64::saturating_add);
+        Self { rows: most.saturating_sub(rows.len()), bytes: bytes_most.saturating_sub(bytes) }
+    }
+
+    /// What is left behind another one; `None`: that does not fit.
+    pub fn with(self, row: &DeliveryRow) -> Option<Self> {
+        let (rows, bytes) = (self.rows.checked_sub(1)?, self.bytes.checked_sub(row.event.bytes)?);
+        Some(Self { rows, bytes })
+    }
+}
+
 /// Plans a run.
 pub(crate) fn plan(progress: &ProgressRow, rows: &[DeliveryRow], news: News, now: u64) -> Plan {
     let plan =
@@ -95,7 +119,7 @@ pub(crate) fn plan(progress: &ProgressRow, rows: &[DeliveryRow], news: News, now
     for row in rows {
         planner.kept(row);
     }
-    planner.news(news, WAITING_MAX.saturating_sub(rows.len()));
+    planner.news(news, Room::beside(rows, (WAITING_MAX, WAITING_BYTES_MAX)));
     planner.plan
 }
 
@@ -158,19 +182,17 @@ impl Planner<'_> {
         self.blocked.insert(subject.clone());
     }
 
-    fn news(&mut self, news: News, room: usize) {
+    fn news(&mut self, news: News, room: Room) {
         let mut room = room;
         for row in news.events {
             let seq = row.event.seq;
             // EVT-5
-            if room == 0 {
-                return;
-            }
+            let Some(left) = room.with(&row) else { return };
             if !self.has_room(&row) {
                 self.plan.more = true;
                 return;
             }
-            room -= 1;
+            room = left;
             if self.blocked.contains(&row.event.subject) {
                 self.taken += 1;
                 self.bytes = self.bytes.saturating_add(row.event.bytes);
@@ -249,6 +271,21 @@ mod tests {
         let new = [waits(2_001, "b"), waits(2_002, "b")];
         let plan = plan(&at(2_000), &rows, news(&new), 50);
         assert_eq!((chains(&plan), plan.cursor), (vec![vec![2_001]], 2_001), "EVT-5");
+        assert!(!plan.more, "it waits for what is due, and does not run in circles");
+    }
+
+    #[test]
+    fn the_bytes_of_what_waits_are_bounded_too() {
+        let mut rows = vec![failed(1, "a", 100), waits(2, "a")];
+        rows[1].event.bytes = WAITING_BYTES_MAX - 12;
+        let mut new = [waits(3, "b"), waits(4, "b"), waits(5, "b")];
+        new[1].event.bytes = 9;
+        let plan = plan(&at(2), &rows, news(&new), 50);
+        assert_eq!(
+            (chains(&plan), plan.cursor),
+            (vec![vec![3]], 3),
+            "EVT-5: and none overtakes it"
+        );
         assert!(!plan.more, "it waits for what is due, and does not run in circles");
     }
 

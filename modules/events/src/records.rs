@@ -121,7 +121,10 @@ pub(crate) struct ProgressRow {
     pub cursor: u64,
     /// Its receiver said that it wants no more.
     #[serde(default)]
-    pub disabled: Option<DisabledRow>,
+    pub disabled: Option<StoppedRow>,
+    /// What waits cannot be sent from here: it cannot be signed, or there is no such sink.
+    #[serde(default)]
+    pub blocked: Option<StoppedRow>,
     /// Wall-clock milliseconds of the first attempt that failed since one did not.
     #[serde(default)]
     pub failing_since_ms: Option<u64>,
@@ -143,6 +146,9 @@ pub(crate) struct ProgressRow {
     /// See above; 0: it was not tried yet.
     #[serde(default)]
     pub probe_at: u64,
+    /// Logical milliseconds until which its receiver is among the slow ones.
+    #[serde(default)]
+    pub slow_until: u64,
     /// Wall-clock milliseconds of the last success; 0: none.
     #[serde(default)]
     pub delivered_at_ms: u64,
@@ -160,7 +166,7 @@ pub(crate) struct ProgressRow {
 /// Why a subscription is sent nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct DisabledRow {
+pub(crate) struct StoppedRow {
     /// In a sentence.
     pub reason: String,
     /// Wall-clock milliseconds.

@@ -35,15 +35,58 @@ fn unusable(name: &str) -> Error {
 /// `EVT-1` The keys that sign what a subscription is sent now.
 ///
 /// # Errors
-/// One is not there, cannot be opened on this replica, or is no signing secret.
+/// One is not there, cannot be opened on this replica, or is no signing secret. Of one that was replaced only the second counts:
+/// with what is no signing secret any more nobody signs.
 pub(crate) fn keys(cx: &Context, view: &View, row: &SubscriptionRow) -> Result<Vec<SigningKey>> {
     let now_ms = view.clock().now_ms;
-    let used = row.signing.iter().filter(|signing| signing.is_used(now_ms));
-    let open = |signing: &SigningRow| {
-        let secret = port(cx)?.open(view, &row.tenant, &signing.reference())?;
-        SigningKey::of(&secret).ok_or_else(|| unusable(&signing.secret))
-    };
-    used.map(open).collect()
+    let secrets = port(cx)?;
+    let mut keys = vec![];
+    for signing in row.signing.iter().filter(|signing| signing.is_used(now_ms)) {
+        let opened = secrets.open(view, &row.tenant, &signing.reference());
+        let key = opened
+            .and_then(|secret| SigningKey::of(&secret).ok_or_else(|| unusable(&signing.secret)));
+        match key {
+            Ok(key) => keys.push(key),
+            Err(error) if signing.until_ms.is_some() && is_over(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(keys)
+}
+
+/// Whether it is no matter of this replica and this moment that a secret does not sign.
+fn is_over(error: &Error) -> bool {
+    matches!(error.code, Code::InvalidState | Code::NotFound)
+}
+
+/// Whether what a caller names is the newest of a subscription's secrets already.
+///
+/// # Errors
+/// It is no signing secret, or a record cannot be read.
+pub(crate) fn signs_already(
+    cx: &Context,
+    tx: &mut Tx,
+    row: &SubscriptionRow,
+    named: Named<'_>,
+) -> Result<bool> {
+    let Named::Reference(name) = named else { return Ok(false) };
+    if row.signing.first().is_none_or(|newest| newest.own || newest.secret != name) {
+        return Ok(false);
+    }
+    referred(cx, tx, row, name)?;
+    Ok(true)
+}
+
+/// A secret that others set, if it can sign.
+fn referred(cx: &Context, tx: &mut Tx, row: &SubscriptionRow, name: &str) -> Result<SigningRow> {
+    let signing = SigningRow { secret: name.to_owned(), own: false, until_ms: None };
+    let secrets = port(cx)?;
+    secrets.require(tx, &row.tenant, &signing.reference())?;
+    let content = secrets.open(tx.view(), &row.tenant, &signing.reference())?;
+    SigningKey::of(&content).map(|_| signing).ok_or_else(|| {
+        let message = format!("secret {name} {RULE}");
+        Error::invalid(vec![Problem { pointer: "/secretRef".to_owned(), message }])
+    })
 }
 
 /// Makes what a caller names the newest of a subscription's secrets.
@@ -59,19 +102,7 @@ pub(crate) fn sign_with(
 ) -> Result<()> {
     let secrets = port(cx)?;
     let newest = match named {
-        Named::Reference(name) => {
-            let signing = SigningRow { secret: name.to_owned(), own: false, until_ms: None };
-            secrets.require(tx, &row.tenant, &signing.reference())?;
-            let content = secrets.open(tx.view(), &row.tenant, &signing.reference())?;
-            SigningKey::of(&content).ok_or_else(|| {
-                let problem = Problem {
-                    pointer: "/secretRef".to_owned(),
-                    message: format!("secret {name} {RULE}"),
-                };
-                Error::invalid(vec![problem])
-            })?;
-            signing
-        }
+        Named::Reference(name) => referred(cx, tx, row, name)?,
         Named::Own(text) => {
             row.next_secret += 1;
             let name = format!("subscription.{}.{}", row.name, row.next_secret);

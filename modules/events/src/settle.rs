@@ -7,7 +7,7 @@
 use crate::{
     outcome::Attempt,
     plan::{Item, Plan},
-    records::{DeliveryRow, DisabledRow, LetterRow, ProgressRow, Reason},
+    records::{DeliveryRow, LetterRow, ProgressRow, Reason, StoppedRow},
     schedule::{PROBE_MS_MAX, TOTAL_MS, pause_ms},
 };
 
@@ -32,7 +32,7 @@ pub(crate) struct Left {
     pub added: Vec<DeliveryRow>,
     pub letters: Vec<LetterRow>,
     /// The receiver wants no more, since this run.
-    pub disabled: Option<DisabledRow>,
+    pub disabled: Option<StoppedRow>,
 }
 
 impl Left {
@@ -128,7 +128,7 @@ impl Left {
         }
         if gone {
             let reason = "the receiver answered 410: it asks for no more".to_owned();
-            self.disabled = Some(DisabledRow { reason, at_ms: now.wall });
+            self.disabled = Some(StoppedRow { reason, at_ms: now.wall });
             progress.disabled.clone_from(&self.disabled);
         }
     }

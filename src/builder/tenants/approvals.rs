@@ -26,8 +26,9 @@ fn input(method: &str, victim: &Things) -> Value {
     match method {
         "workloads.remove" => json!({"workload": victim.workload}),
         "secrets.remove" => json!({"secret": "ledger-password", "tenant": VICTIM}),
-        "subscriptions.remove" | "deadLetters.drop" => {
-            json!({"subscription": "ledger-pager", "tenant": VICTIM})
+        "subscriptions.remove" => json!({"subscription": "ledger-pager", "tenant": VICTIM}),
+        "deadLetters.drop" => {
+            json!({"subscription": "ledger-pager", "tenant": VICTIM, "lost": 1})
         }
         "nodes.remove" => json!({"node": victim.node, "force": true}),
         "tenants.remove" => json!({"tenant": VICTIM, "force": true}),

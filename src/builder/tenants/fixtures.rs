@@ -281,10 +281,10 @@ fn subscriptions(all: &mut BTreeMap<&'static str, Vec<Case>>) {
         "subscriptions.test",
         "deadLetters.list",
         "deadLetters.replay",
-        "deadLetters.drop",
     ] {
         all.insert(name, of("subscription", &names, &json!({})));
     }
+    all.insert("deadLetters.drop", of("subscription", &names, &json!({"lost": 1})));
     let url = json!({"url": "https://mine.test/"});
     all.insert("subscriptions.update", of("subscription", &names, &url));
     all.insert("subscriptions.rotate", of("subscription", &names, &json!({"secret": secret})));

@@ -20,13 +20,16 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::future::{BoxFuture, Either, select};
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Either, ready, select},
+};
 use http::{Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use palisade_contract::events::{Post, Posted, Webhooks};
-use palisade_state::{Rt, port::timeout};
+use palisade_state::{Rt, Runtime, port::timeout};
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -40,6 +43,8 @@ pub use policy::{Range, may_reach};
 const URL_MAX: usize = 2_048;
 /// Bytes of an answer that are read.
 const ANSWER_MAX: usize = 4_096;
+/// How long they are waited for, once there is a status: what it says must not wait for what the receiver tells beside it.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Characters of it that are shown.
 const EXCERPT_MAX: usize = 200;
 /// Where systems keep the certificates that they trust.
@@ -176,9 +181,10 @@ impl Webhooks for Https {
         };
         Box::pin(async move {
             let sent = timeout(&*rt, limit, sender.send(post)).await;
-            sent.unwrap_or_else(|| {
+            let answer = sent.unwrap_or_else(|| {
                 Err(format!("the receiver did not answer within {} s", limit.as_secs()))
-            })
+            })?;
+            Ok(answer.posted(&*rt).await)
         })
     }
 }
@@ -189,7 +195,7 @@ fn host_of(url: &Uri) -> String {
 }
 
 impl Https {
-    async fn send(self, post: Post) -> Result<Posted, String> {
+    async fn send(self, post: Post) -> Result<Answer, String> {
         let url: Uri = post.url.parse().map_err(|_| "its URL is none".to_owned())?;
         let is_plain = match url.scheme_str() {
             Some("https") => false,
@@ -242,41 +248,62 @@ fn request(url: &Uri, post: &Post) -> Result<Request<Full<Bytes>>, String> {
     request.body(body).map_err(|error| format!("the request cannot be made: {error}"))
 }
 
+/// The head of an answer, and the connection that its body comes over.
+struct Answer {
+    response: Response<Incoming>,
+    connection: BoxFuture<'static, hyper::Result<()>>,
+}
+
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Full<Bytes>>,
-) -> Result<Posted, String> {
+) -> Result<Answer, String> {
     let failed = |error: hyper::Error| format!("the connection broke: {error}");
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-    let answer = pin!(async {
-        let response = sender.send_request(request).await.map_err(failed)?;
-        Ok(read(response).await)
-    });
-    match select(answer, pin!(connection)).await {
-        Either::Left((answer, _)) => answer,
+    let head = pin!(sender.send_request(request));
+    match select(head, connection.boxed()).await {
+        Either::Left((response, connection)) => {
+            Ok(Answer { response: response.map_err(failed)?, connection })
+        }
         // It has nothing more to read: what there is of an answer is here.
-        Either::Right((_, answer)) => answer.await,
+        Either::Right((_, head)) => {
+            let response = head.await.map_err(failed)?;
+            Ok(Answer { response, connection: ready(Ok(())).boxed() })
+        }
     }
 }
 
-/// Reads the beginning of an answer. A body that breaks off says no less than its status.
-async fn read(response: Response<Incoming>) -> Posted {
-    let status = response.status();
-    let retry_after = response.headers().get(header::RETRY_AFTER);
-    let seconds = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let mut excerpt = vec![];
-    if status != StatusCode::NO_CONTENT && !status.is_success() {
-        let mut body = response.into_body();
-        while excerpt.len() < ANSWER_MAX {
-            let Some(Ok(frame)) = body.frame().await else { break };
-            excerpt.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+impl Answer {
+    /// Reads the beginning of the body. One that breaks off, or does not come, says no less than its status.
+    async fn posted(self, rt: &dyn Runtime) -> Posted {
+        let Self { response, connection } = self;
+        let status = response.status();
+        let retry_after = response.headers().get(header::RETRY_AFTER);
+        let seconds = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let mut excerpt = vec![];
+        if status != StatusCode::NO_CONTENT && !status.is_success() {
+            let body = pin!(beginning(response.into_body(), &mut excerpt));
+            timeout(rt, ANSWER_LIMIT, async {
+                // What had come when the connection ended is there to be read.
+                if let Either::Right((_, body)) = select(body, connection).await {
+                    body.await;
+                }
+            })
+            .await;
+        }
+        let text = String::from_utf8_lossy(&excerpt);
+        let seen = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+        Posted {
+            status: status.as_u16(),
+            retry_after: seconds.map(Duration::from_secs),
+            excerpt: seen.take(EXCERPT_MAX).collect::<String>().trim().to_owned(),
         }
     }
-    let text = String::from_utf8_lossy(&excerpt);
-    let seen = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    Posted {
-        status: status.as_u16(),
-        retry_after: seconds.map(Duration::from_secs),
-        excerpt: seen.take(EXCERPT_MAX).collect::<String>().trim().to_owned(),
+}
+
+async fn beginning(mut body: Incoming, read: &mut Vec<u8>) {
+    while read.len() < ANSWER_MAX {
+        let Some(Ok(frame)) = body.frame().await else { return };
+        read.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
     }
 }

@@ -11,7 +11,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-struct Tokio;
+/// The system's time; with `true`, what is waited for the rest of a body has passed at once.
+struct Tokio(bool);
 
 impl Runtime for Tokio {
     fn now(&self) -> Duration {
@@ -23,6 +24,9 @@ impl Runtime for Tokio {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        if self.0 && duration == ANSWER_LIMIT {
+            return ready(()).boxed();
+        }
         Box::pin(tokio::time::sleep(duration))
     }
 
@@ -40,7 +44,11 @@ struct Receiver {
     port: u16,
     ca: tempfile::NamedTempFile,
     heads: Arc<Mutex<Vec<String>>>,
+    /// Its answer never ends.
+    is_endless: bool,
 }
+
+const ENDLESS: &str = "and then nothing";
 
 impl Receiver {
     async fn start(answer: &'static str) -> Self {
@@ -73,10 +81,14 @@ impl Receiver {
                     continue;
                 }
                 let _ = stream.write_all(answer.as_bytes()).await;
+                if answer.ends_with(ENDLESS) {
+                    std::mem::forget(stream);
+                    continue;
+                }
                 let _ = stream.shutdown().await;
             }
         });
-        Self { port, ca, heads }
+        Self { port, ca, heads, is_endless: answer.ends_with(ENDLESS) }
     }
 
     fn sender(&self, allow: &[&str]) -> Https {
@@ -85,7 +97,7 @@ impl Receiver {
             plain_to_loopback: false,
             ca_file: Some(self.ca.path().to_owned()),
         };
-        Https::new(Arc::new(Tokio), &options).unwrap()
+        Https::new(Arc::new(Tokio(self.is_endless)), &options).unwrap()
     }
 
     async fn post(&self, allow: &[&str], limit: Duration) -> Result<Posted, String> {
@@ -167,6 +179,19 @@ async fn an_answer_that_does_not_come_or_is_none_is_a_failure() {
 }
 
 #[tokio::test]
+async fn a_status_counts_although_its_body_does_not_end() {
+    for answer in [
+        "HTTP/1.1 410 Gone\r\ncontent-length: 99999\r\n\r\nand then nothing",
+        "HTTP/1.1 429 Slow\r\nretry-after: 7\r\ntransfer-encoding: chunked\r\n\r\n10\r\nand then nothing",
+    ] {
+        let receiver = Receiver::start(answer).await;
+        let posted = receiver.post(LOOPBACK, LONG).await.unwrap();
+        assert!(answer.contains(&posted.status.to_string()), "{posted:?}");
+        assert_eq!(posted.retry_after.is_some(), posted.status == 429);
+    }
+}
+
+#[tokio::test]
 async fn plain_http_is_for_loopback_alone_and_only_where_it_is_allowed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -178,8 +203,11 @@ async fn plain_http_is_for_loopback_alone_and_only_where_it_is_allowed() {
     });
     let sender = |plain_to_loopback, allow: &[&str]| {
         let allow = allow.iter().map(|range| range.parse().unwrap()).collect();
-        Https::new(Arc::new(Tokio), &HttpsOptions { allow, plain_to_loopback, ca_file: None })
-            .unwrap()
+        Https::new(
+            Arc::new(Tokio(false)),
+            &HttpsOptions { allow, plain_to_loopback, ca_file: None },
+        )
+        .unwrap()
     };
     let url = format!("http://localhost:{port}/");
     let post = || Post { url: url.clone(), headers: vec![], body: vec![], limit: LONG };

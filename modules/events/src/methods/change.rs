@@ -13,12 +13,12 @@ use super::{
 use crate::{
     Sinks,
     deliver::SUBSCRIBERS,
-    plan::WAITING_MAX,
+    plan::{Room, WAITING_BYTES_MAX, WAITING_MAX},
     records::{
         DeliveryRow, KeptEvent, PROGRESS, ProgressRow, QUEUE, SUBSCRIPTIONS, SubscriptionRow,
-        count, key_of,
+        key_of, waiting,
     },
-    secrets::{Named, retain, sign_with},
+    secrets::{Named, retain, sign_with, signs_already},
 };
 
 /// Subscriptions of one tenant, or of the cluster itself.
@@ -51,7 +51,8 @@ impl Changed {
     fn try_at_once(&mut self, view: &View) {
         let now = view.clock().now_ms;
         self.progress.success_at = Some(now);
-        self.progress.recovered_at = now + 1;
+        // Another value than before, whatever the time: a run in flight sees by it that this happened.
+        self.progress.recovered_at = self.progress.recovered_at.max(now) + 1;
         self.progress.hold_until = 0;
         (self.progress.probes, self.progress.probe_at) = (0, 0);
     }
@@ -140,18 +141,34 @@ pub(super) fn create(
     Changed { row, progress }.write(tx)
 }
 
+/// What a caller names to sign with: a secret that it made, or one that is there.
+type Given<'a> = (Option<&'a str>, Option<&'a str>);
+
+fn named(given: Given<'_>) -> Option<Named<'_>> {
+    match given {
+        (Some(text), _) => Some(Named::Own(text)),
+        (None, Some(name)) => Some(Named::Reference(name)),
+        (None, None) => None,
+    }
+}
+
 fn sign(
     cx: &MethodContext,
     tx: &mut Tx,
     row: &mut SubscriptionRow,
-    named: (Option<&str>, Option<&str>),
+    given: Given<'_>,
 ) -> Result<()> {
-    let named = match named {
-        (Some(text), _) => Named::Own(text),
-        (None, Some(name)) => Named::Reference(name),
-        (None, None) => return Ok(()),
-    };
-    sign_with(&cx.context, tx, row, named, &cx.principal.name)
+    let by = &cx.principal.name;
+    named(given).map_or(Ok(()), |named| sign_with(&cx.context, tx, row, named, by))
+}
+
+fn is_newest(
+    cx: &MethodContext,
+    tx: &mut Tx,
+    row: &SubscriptionRow,
+    given: Given<'_>,
+) -> Result<bool> {
+    named(given).map_or(Ok(false), |named| signs_already(&cx.context, tx, row, named))
 }
 
 pub(super) fn update(
@@ -227,18 +244,22 @@ pub(super) fn resume(
     changed.write(tx)
 }
 
-/// Refuses what would wait behind a subscription that sends nothing, or in a queue that is full.
-pub(super) fn has_room(view: &View, row: &SubscriptionRow) -> Result<u64> {
-    let waiting = count(view, QUEUE.name(), &row.rows());
+/// `EVT-5` What a call may have wait beside what does.
+///
+/// # Errors
+/// The queue is full.
+pub(super) fn has_room(view: &View, row: &SubscriptionRow) -> Result<Room> {
+    let waits = waiting(view, &row.rows())?;
     // A replay may add as many again: see `plan`.
-    let room = (2 * WAITING_MAX as u64).saturating_sub(waiting);
-    if room > 0 {
-        return Ok(room);
-    }
-    let detail =
-        format!("{waiting} events wait for subscription {}, and no more are kept", row.name);
-    Err(Error::new(Code::InvalidState, detail)
-        .hint("`palisade subscription deliveries` says why they wait"))
+    let room = Room::beside(&waits, (2 * WAITING_MAX, 2 * WAITING_BYTES_MAX));
+    if room.rows > 0 && room.bytes > 0 { Ok(room) } else { Err(full(row)) }
+}
+
+/// That no more may wait.
+pub(super) fn full(row: &SubscriptionRow) -> Error {
+    let detail = format!("so much waits for subscription {} that no more is kept", row.name);
+    Error::new(Code::InvalidState, detail)
+        .hint("`palisade subscription deliveries` says why it waits")
 }
 
 pub(super) fn test(
@@ -298,17 +319,28 @@ pub(super) fn rotate(
         let detail = format!("subscription {} is of a sink: nothing is signed", input.subscription);
         return Err(Error::new(Code::InvalidState, detail));
     }
+    let before = changed.row.signing.clone();
     let until = view.clock().now_ms + input.overlap_seconds * 1000;
-    // Of those that were there the newest alone goes on for a while.
-    let newest = changed.row.signing.first().map(|signing| signing.secret.clone());
-    let goes_on =
-        move |secret: &str| input.overlap_seconds > 0 && newest.as_deref() == Some(secret);
-    retain(&cx.context, tx, &mut changed.row, |signing| goes_on(&signing.secret))?;
-    if let Some(before) = changed.row.signing.first_mut() {
-        before.until_ms = Some(until);
-    }
     let named = (input.secret.as_deref(), input.secret_ref.as_deref());
-    sign(cx, tx, &mut changed.row, named)?;
-    told(cx, tx, "subscription.rotated", &changed.row);
+    let overlaps = input.overlap_seconds > 0;
+    let newest = before.first().map(|signing| signing.secret.clone()).unwrap_or_default();
+    if is_newest(cx, tx, &changed.row, named)? {
+        // What it replaced goes on as it was to.
+        retain(&cx.context, tx, &mut changed.row, |signing| {
+            signing.until_ms.is_none() || (overlaps && signing.secret != newest)
+        })?;
+    } else {
+        // Of those that were there the newest alone goes on for a while.
+        retain(&cx.context, tx, &mut changed.row, |signing| {
+            overlaps && signing.until_ms.is_none()
+        })?;
+        if let Some(before) = changed.row.signing.first_mut() {
+            before.until_ms = Some(until);
+        }
+        sign(cx, tx, &mut changed.row, named)?;
+    }
+    if changed.row.signing != before {
+        told(cx, tx, "subscription.rotated", &changed.row);
+    }
     changed.write(tx)
 }

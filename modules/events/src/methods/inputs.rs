@@ -1,5 +1,7 @@
 //! What the methods take.
 
+use std::collections::BTreeSet;
+
 use palisade_contract::{
     Check, Problems,
     id::{NAME_RULE, is_name},
@@ -126,7 +128,25 @@ pub struct RotateSubscription {
     pub overlap_seconds: u64,
 }
 
-/// Input of `deadLetters.replay` and `deadLetters.drop`.
+/// Input of `deadLetters.drop`: what is dropped is named, so that what came later and nobody has looked at stays, also where the
+/// call waits for approval first.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DropLetters {
+    /// Of which subscription.
+    pub subscription: String,
+    /// Whose it is; absent: the cluster's.
+    #[serde(default)]
+    pub tenant: String,
+    /// Which, by their ids.
+    #[serde(default)]
+    pub letters: Vec<String>,
+    /// So many that left by their age or number need be told of no more.
+    #[serde(default)]
+    pub lost: u64,
+}
+
+/// Input of `deadLetters.replay`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SomeLetters {
@@ -230,10 +250,30 @@ impl Check for RotateSubscription {
     }
 }
 
+fn letters(named: &[String], at: &str, problems: &mut Problems) {
+    if named.len() > LETTERS_MAX {
+        problems.add(format!("{at}/letters"), format!("must name at most {LETTERS_MAX}"));
+    }
+}
+
 impl Check for SomeLetters {
     fn check(&self, at: &str, problems: &mut Problems) {
-        if self.letters.len() > LETTERS_MAX {
-            problems.add(format!("{at}/letters"), format!("must name at most {LETTERS_MAX}"));
+        letters(&self.letters, at, problems);
+    }
+}
+
+impl Check for DropLetters {
+    fn check(&self, at: &str, problems: &mut Problems) {
+        letters(&self.letters, at, problems);
+        if self.letters.is_empty() && self.lost == 0 {
+            let rule = "must name what is dropped, by the ids in the list: what came since was not looked at";
+            problems.add(format!("{at}/letters"), rule);
+        }
+        let mut seen = BTreeSet::new();
+        for (position, letter) in self.letters.iter().enumerate() {
+            if !seen.insert(letter) {
+                problems.add(format!("{at}/letters/{position}"), "is there already");
+            }
         }
     }
 }

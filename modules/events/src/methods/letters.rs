@@ -5,7 +5,11 @@ use palisade_state::Tx;
 use serde_json::json;
 
 use super::{
-    Handled, READ, SomeLetters, WRITE, change::has_room, dead, inputs::LETTERS_MAX, not_found, on,
+    DropLetters, Handled, READ, SomeLetters, WRITE,
+    change::{full, has_room},
+    dead,
+    inputs::LETTERS_MAX,
+    not_found, on,
 };
 use crate::{
     deliver::SUBSCRIBERS,
@@ -32,14 +36,14 @@ pub(super) fn methods() -> Vec<Method> {
             .rest(Verb::Post, "/subscriptions/{subscription}/dead-letters/replay")
             .on(on),
         Method::mutation("deadLetters", "drop", WRITE, drop_letters)
-            .summary("Drops dead letters: those that are named, or all, as far as one call goes.")
+            .summary("Drops the dead letters that are named.")
             .rest(Verb::Post, "/subscriptions/{subscription}/dead-letters/drop")
             .destructive()
             .on(on),
     ]
 }
 
-/// What a call is about: the letters that it names, or all that it takes by itself.
+/// What a call is about.
 struct Chosen {
     row: SubscriptionRow,
     letters: Vec<(String, LetterRow)>,
@@ -47,23 +51,19 @@ struct Chosen {
     all: u64,
 }
 
-fn choose(tx: &mut Tx, input: &SomeLetters, takes: impl Fn(&LetterRow) -> bool) -> Result<Chosen> {
-    let key = key_of(&input.tenant, &input.subscription);
-    let row = tx.get(&SUBSCRIPTIONS, &key)?.ok_or_else(|| not_found(&input.subscription))?;
-    let view = tx.view().clone();
-    if input.letters.is_empty() {
-        let found = letters(&view, &row.rows())?;
-        let all = found.len() as u64;
-        let letters = found.into_iter().filter(|(_, letter)| takes(letter)).take(LETTERS_MAX);
-        return Ok(Chosen { row, letters: letters.collect(), all });
-    }
-    let all = crate::records::count(&view, LETTERS.name(), &row.rows());
-    let (mut chosen, mut problems) = (vec![], vec![]);
-    for (position, named) in input.letters.iter().enumerate() {
+fn owner(tx: &mut Tx, tenant: &str, name: &str) -> Result<SubscriptionRow> {
+    tx.get(&SUBSCRIPTIONS, &key_of(tenant, name))?.ok_or_else(|| not_found(name))
+}
+
+/// The letters that a caller names.
+fn named(tx: &mut Tx, row: SubscriptionRow, names: &[String]) -> Result<Chosen> {
+    let all = crate::records::count(tx.view(), LETTERS.name(), &row.rows());
+    let (mut letters, mut problems) = (vec![], vec![]);
+    for (position, named) in names.iter().enumerate() {
         let number = named.rsplit('/').next().unwrap_or_default();
         let id = format!("{}/{number}", row.rows());
         match tx.get(&LETTERS, &id)? {
-            Some(letter) => chosen.push((id, letter)),
+            Some(letter) => letters.push((id, letter)),
             None => problems.push(Problem {
                 pointer: format!("/letters/{position}"),
                 message: "is no dead letter of this subscription: `palisade subscription dead-letters` shows all"
@@ -72,10 +72,22 @@ fn choose(tx: &mut Tx, input: &SomeLetters, takes: impl Fn(&LetterRow) -> bool) 
         }
     }
     if problems.is_empty() {
-        Ok(Chosen { row, letters: chosen, all })
+        Ok(Chosen { row, letters, all })
     } else {
         Err(Error::invalid(problems))
     }
+}
+
+/// What is replayed: the letters that are named, or all that can be, as far as one call goes.
+fn choose(tx: &mut Tx, input: &SomeLetters) -> Result<Chosen> {
+    let row = owner(tx, &input.tenant, &input.subscription)?;
+    if !input.letters.is_empty() {
+        return named(tx, row, &input.letters);
+    }
+    let found = letters(tx.view(), &row.rows())?;
+    let all = found.len() as u64;
+    let letters = found.into_iter().filter(|(_, letter)| letter.delivery.is_some());
+    Ok(Chosen { row, letters: letters.take(LETTERS_MAX).collect(), all })
 }
 
 fn told(cx: &MethodContext, tx: &mut Tx, kind: &str, row: &SubscriptionRow, count: u64) {
@@ -85,8 +97,11 @@ fn told(cx: &MethodContext, tx: &mut Tx, kind: &str, row: &SubscriptionRow, coun
 
 fn replay(cx: &MethodContext, tx: &mut Tx, input: SomeLetters) -> Result<Handled> {
     let view = tx.view().clone();
-    let chosen = choose(tx, &input, |letter| letter.delivery.is_some())?;
-    let room = if chosen.letters.is_empty() { 0 } else { has_room(&view, &chosen.row)? };
+    let chosen = choose(tx, &input)?;
+    if chosen.letters.is_empty() {
+        return Ok(Handled { handled: 0, left: chosen.all });
+    }
+    let mut room = has_room(&view, &chosen.row)?;
     let (mut handled, mut bytes) = (0, 0);
     for (id, letter) in chosen.letters {
         let Some(delivery) = letter.delivery else {
@@ -97,8 +112,11 @@ fn replay(cx: &MethodContext, tx: &mut Tx, input: SomeLetters) -> Result<Handled
             ));
         };
         bytes += delivery.event.bytes;
-        if handled == room || (handled > 0 && bytes > BYTES_MAX) {
-            break;
+        // EVT-5
+        match room.with(&delivery) {
+            None if handled == 0 => return Err(full(&chosen.row)),
+            Some(left) if handled == 0 || bytes <= BYTES_MAX => room = left,
+            _ => break,
         }
         let again = DeliveryRow {
             attempts: 0,
@@ -119,18 +137,19 @@ fn replay(cx: &MethodContext, tx: &mut Tx, input: SomeLetters) -> Result<Handled
     Ok(Handled { handled, left: chosen.all.saturating_sub(handled) })
 }
 
-fn drop_letters(cx: &MethodContext, tx: &mut Tx, input: SomeLetters) -> Result<Handled> {
-    let chosen = choose(tx, &input, |_| true)?;
+fn drop_letters(cx: &MethodContext, tx: &mut Tx, input: DropLetters) -> Result<Handled> {
+    let row = owner(tx, &input.tenant, &input.subscription)?;
+    let chosen = named(tx, row, &input.letters)?;
     let handled = chosen.letters.len() as u64;
     for (id, _) in chosen.letters {
         tx.delete(&LETTERS, &id)?;
     }
     let key = chosen.row.key();
-    if input.letters.is_empty()
+    if input.lost > 0
         && let Some(progress) = tx.get(&PROGRESS, &key)?
     {
-        // Whoever drops all knows of those that had left.
-        tx.put(&PROGRESS, &key, &ProgressRow { letters_lost: 0, ..progress })?;
+        let letters_lost = progress.letters_lost.saturating_sub(input.lost);
+        tx.put(&PROGRESS, &key, &ProgressRow { letters_lost, ..progress })?;
     }
     if handled > 0 {
         told(cx, tx, "subscription.dropped", &chosen.row, handled);

@@ -18,8 +18,8 @@ use serde_json::Value;
 
 pub(crate) use self::{
     inputs::{
-        CreateSubscription, ListSubscriptions, OneSubscription, RotateSubscription, SomeLetters,
-        UpdateSubscription,
+        CreateSubscription, DropLetters, ListSubscriptions, OneSubscription, RotateSubscription,
+        SomeLetters, UpdateSubscription,
     },
     shown::{DeliveryRecord, Handled, LetterRecord, SubscriptionRecord},
 };

@@ -19,6 +19,8 @@ pub enum State {
     Active,
     /// Something was not delivered, and is tried again.
     Failing,
+    /// What waits cannot be sent: it cannot be signed, or there is no such sink. It goes on by itself once that is mended.
+    Blocked,
     /// Somebody wants nothing sent for now.
     Paused,
     /// Its receiver wants no more.
@@ -64,7 +66,7 @@ pub struct SubscriptionRecord {
     pub signing: Vec<Signing>,
     /// Where it stands.
     pub state: State,
-    /// Why it is disabled, or what went wrong last; empty: nothing.
+    /// Why it is disabled or blocked, or what went wrong last; empty: nothing.
     pub reason: String,
     /// Since when it is failing.
     pub failing_since: Option<String>,
@@ -101,13 +103,19 @@ pub(super) fn record(
         own: signing.own,
         retiring: signing.until_ms.is_some(),
     });
-    let state = match (&progress.disabled, row.paused, progress.failing_since_ms) {
-        (Some(_), ..) => State::Disabled,
-        (None, true, _) => State::Paused,
-        (None, false, Some(_)) => State::Failing,
-        (None, false, None) => State::Active,
+    let state = if progress.disabled.is_some() {
+        State::Disabled
+    } else if row.paused {
+        State::Paused
+    } else if progress.blocked.is_some() {
+        State::Blocked
+    } else if progress.failing_since_ms.is_some() {
+        State::Failing
+    } else {
+        State::Active
     };
-    let disabled = progress.disabled.as_ref().map(|disabled| disabled.reason.clone());
+    let stopped = progress.disabled.as_ref().or(progress.blocked.as_ref());
+    let stopped = stopped.map(|stopped| stopped.reason.clone());
     let behind = view.last_event().saturating_sub(progress.cursor);
     SubscriptionRecord {
         id: row.key(),
@@ -121,7 +129,7 @@ pub(super) fn record(
         of_tenant: row.of_tenant.clone(),
         signing: signing.collect(),
         state,
-        reason: disabled.unwrap_or_else(|| progress.last_error.clone()),
+        reason: stopped.unwrap_or_else(|| progress.last_error.clone()),
         failing_since: progress.failing_since_ms.map(rfc3339),
         waiting: count(view, QUEUE.name(), &row.rows()),
         dead_letters: count(view, LETTERS.name(), &row.rows()),

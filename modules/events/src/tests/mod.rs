@@ -1,7 +1,11 @@
 //! The module on the kernel in memory, with a receiver that does as it is told and a clock that is stepped.
 
+mod blocked;
+mod letters;
 mod life;
 mod order;
+mod pace;
+mod past;
 mod world;
 
 use palisade_state::outbox::Event;

@@ -1,11 +1,15 @@
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures::{
+    channel::oneshot,
     executor::block_on,
     future::{BoxFuture, ready},
 };
@@ -15,10 +19,14 @@ use palisade_contract::{
     events::{Post, Posted, Webhooks},
     method::Handler,
     module::Extension,
+    secrets::SecretKeys,
 };
-use palisade_secrets::{SecretsModule, keyring::KeyRing};
-use palisade_state::{Tx, View};
-use palisade_testing::Bench;
+use palisade_secrets::{
+    SecretsModule,
+    keyring::{Ask, Files, KeyRing, files_in, id_in},
+};
+use palisade_state::{Runtime, Tx, View};
+use palisade_testing::{Bench, TestRuntime};
 use serde_json::{Value, json};
 
 use crate::EventsModule;
@@ -39,12 +47,50 @@ impl Got {
     }
 }
 
+/// Time that stands still until a test, or a receiver that takes its time, moves it.
+#[derive(Default)]
+pub struct Clock {
+    inner: TestRuntime,
+    now_ms: AtomicU64,
+}
+
+impl Clock {
+    pub fn pass(&self, time: Duration) {
+        self.now_ms.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
+    }
+}
+
+impl Runtime for Clock {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.now_ms.load(Ordering::Relaxed))
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.inner.wall_ms()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.inner.sleep(duration)
+    }
+
+    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
+        self.inner.spawn(name, task);
+    }
+
+    fn random(&self) -> u64 {
+        self.inner.random()
+    }
+}
+
 type Answers = Box<dyn Fn(&Got) -> std::result::Result<Posted, String> + Send>;
 
 /// Receivers of all hosts: each event is noted, and answered as the test says.
 pub struct Receivers {
     got: Mutex<Vec<Got>>,
     answers: Mutex<Answers>,
+    /// Hosts that answer only once they are let, and what waits for it.
+    slow: Mutex<BTreeSet<String>>,
+    waiting: Mutex<Vec<oneshot::Sender<()>>>,
 }
 
 pub fn answer(status: u16) -> std::result::Result<Posted, String> {
@@ -53,7 +99,12 @@ pub fn answer(status: u16) -> std::result::Result<Posted, String> {
 
 impl Default for Receivers {
     fn default() -> Self {
-        Self { got: Mutex::default(), answers: Mutex::new(Box::new(|_| answer(204))) }
+        Self {
+            got: Mutex::default(),
+            answers: Mutex::new(Box::new(|_| answer(204))),
+            slow: Mutex::default(),
+            waiting: Mutex::default(),
+        }
     }
 }
 
@@ -63,6 +114,17 @@ impl Receivers {
         answers: impl Fn(&Got) -> std::result::Result<Posted, String> + Send + 'static,
     ) {
         *self.answers.lock().unwrap() = Box::new(answers);
+    }
+
+    /// From now on, what these hosts are sent is answered when [`Receivers::let_answer`] says so.
+    pub fn keep_waiting(&self, hosts: impl IntoIterator<Item = String>) {
+        *self.slow.lock().unwrap() = hosts.into_iter().collect();
+    }
+
+    /// Lets all answer that were kept waiting; how many there were.
+    pub fn let_answer(&self) -> usize {
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap());
+        waiting.into_iter().filter_map(|one| one.send(()).ok()).count()
     }
 
     /// What came since the last time.
@@ -89,9 +151,18 @@ impl Webhooks for Receivers {
             signature: header("webhook-signature"),
             body: serde_json::from_slice(&post.body).unwrap(),
         };
+        let is_slow = self.slow.lock().unwrap().contains(&got.host);
         let answer = (self.answers.lock().unwrap())(&got);
         self.got.lock().unwrap().push(got);
-        Box::pin(ready(answer))
+        if !is_slow {
+            return Box::pin(ready(answer));
+        }
+        let (lets, let_answer) = oneshot::channel();
+        self.waiting.lock().unwrap().push(lets);
+        Box::pin(async move {
+            let_answer.await.map_err(|_| "nobody let it answer".to_owned())?;
+            answer
+        })
     }
 }
 
@@ -134,7 +205,11 @@ pub struct World {
     secret_module: SecretsModule,
     pub receivers: Arc<Receivers>,
     pub notes: Arc<Notes>,
-    _keys: tempfile::TempDir,
+    pub clock: Arc<Clock>,
+    ring: Arc<KeyRing>,
+    /// What other replicas hand out of keys.
+    others: Arc<Mutex<Files>>,
+    keys: tempfile::TempDir,
 }
 
 /// A signing secret of so many equal bytes.
@@ -145,11 +220,15 @@ pub fn secret(byte: u8) -> String {
 impl World {
     pub fn new() -> Self {
         let (module, secrets) = (EventsModule::default(), SecretsModule::default());
-        let bench = Bench::new(&[&secrets, &module]);
+        let mut bench = Bench::new(&[&secrets, &module]);
+        let clock = Arc::new(Clock::default());
+        bench.context.rt = clock.clone();
         let (keys, notes) = (tempfile::tempdir().unwrap(), Arc::new(Notes::default()));
-        let nobody: palisade_secrets::keyring::Ask = Arc::new(|| Box::pin(ready(vec![])));
-        let ring = KeyRing::open(keys.path().to_owned(), nobody).unwrap();
-        bench.context.ports.secret_keys.fill(Arc::new(ring)).unwrap();
+        let others = Arc::<Mutex<Files>>::default();
+        let asked = others.clone();
+        let ask: Ask = Arc::new(move || Box::pin(ready(vec![asked.lock().unwrap().clone()])));
+        let ring = Arc::new(KeyRing::open(keys.path().to_owned(), ask).unwrap());
+        bench.context.ports.secret_keys.fill(ring.clone()).unwrap();
         palisade_secrets::fill(&bench.context).unwrap();
         let receivers = Arc::new(Receivers::default());
         bench.context.ports.webhooks.fill(receivers.clone()).unwrap();
@@ -161,7 +240,17 @@ impl World {
         let registry = Registry::new(known).unwrap();
         module.bind(&registry);
         secrets.bind(&registry);
-        let world = Self { bench, module, secret_module: secrets, receivers, notes, _keys: keys };
+        let world = Self {
+            bench,
+            module,
+            secret_module: secrets,
+            receivers,
+            notes,
+            clock,
+            ring,
+            others,
+            keys,
+        };
         for _ in 0..3 {
             block_on(palisade_secrets::look(&world.bench.context)).unwrap();
             world.bench.settle();
@@ -210,6 +299,22 @@ impl World {
 
     pub fn set_secret(&self, name: &str, value: &str) {
         self.done("secrets.set", json!({"secret": name, "value": value}));
+    }
+
+    /// This replica loses the keys of secrets; others have them.
+    pub fn lose_keys(&self) {
+        let files = files_in(self.keys.path()).unwrap();
+        for (name, _) in &files {
+            self.ring.forget(id_in(name).unwrap()).unwrap();
+        }
+        *self.others.lock().unwrap() = files;
+    }
+
+    /// It gets them from the others again.
+    pub fn find_keys(&self) {
+        let names = self.others.lock().unwrap().clone();
+        let wanted = names.iter().map(|(name, _)| id_in(name).unwrap().to_owned()).collect();
+        assert!(block_on(self.ring.fetch(wanted)).unwrap() > 0);
     }
 
     /// The names of all secrets.
@@ -268,6 +373,12 @@ impl World {
             self.bench.advance(u64::try_from(step.as_millis()).unwrap());
             self.bench.settle();
         }
+    }
+
+    /// Lets much time pass in which nobody does anything: the leases are given anew afterwards.
+    pub fn leap(&self, ms: u64) {
+        self.bench.store.advance(ms.saturating_sub(9_000));
+        self.bench.advance(9_000);
     }
 
     /// The events of this module that were published, by their type.
