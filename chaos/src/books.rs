@@ -64,10 +64,17 @@ impl PlacesSeen {
 /// One replica's copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copy {
-    /// Up to where it has applied.
-    pub applied: u64,
-    /// A hash of each list that it serves.
-    pub lists: BTreeMap<String, String>,
+    /// Each list that it serves.
+    pub lists: BTreeMap<String, Listed>,
+}
+
+/// A list that a replica serves from its own copy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Of when it is: the index up to which the replica has applied; of a long list, the revision.
+    pub at: u64,
+    /// A hash of its records.
+    pub hash: String,
 }
 
 /// See the module documentation.

@@ -1,4 +1,4 @@
-//! `S1`: replicas at one applied index serve the same records from their own copies.
+//! `S1`: replicas serve the same records of one moment from their own copies.
 
 use super::{Verdict, json};
 use crate::history::History;
@@ -14,16 +14,14 @@ pub(super) fn judge(history: &History) -> Verdict {
     let Some((first_id, first)) = copies.next() else { return verdict };
     verdict.subjects = (books.copies.len() * first.lists.len()) as u64;
     for (id, copy) in copies {
-        if copy.applied != first.applied {
-            verdict.undecided.push(format!("S1 cannot tell: replica {id} is at another index"));
-            continue;
-        }
-        for (list, hash) in &first.lists {
-            if copy.lists.get(list) != Some(hash) {
-                let message = format!(
-                    "replicas {first_id} and {id} have other {list} at index {}",
-                    copy.applied
-                );
+        for (list, ours) in &first.lists {
+            let theirs = copy.lists.get(list).cloned().unwrap_or_default();
+            let at = ours.at;
+            if theirs.at != at {
+                let what = format!("S1 cannot tell: replica {id} has {list} of another moment");
+                verdict.undecided.push(what);
+            } else if theirs.hash != ours.hash {
+                let message = format!("replicas {first_id} and {id} have other {list} at {at}");
                 verdict.add(ID, message, vec![json(first), json(copy)]);
             }
         }
@@ -34,11 +32,11 @@ pub(super) fn judge(history: &History) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::books::{Books, Copy};
+    use crate::books::{Books, Copy, Listed};
 
-    fn copy(applied: u64, nodes: &str) -> Copy {
-        let lists = [("nodes".to_owned(), nodes.to_owned())].into();
-        Copy { applied, lists }
+    fn copy(at: u64, hash: &str) -> Copy {
+        let listed = Listed { at, hash: hash.to_owned() };
+        Copy { lists: [("nodes".to_owned(), listed)].into() }
     }
 
     fn judged(copies: [Copy; 2]) -> Verdict {
@@ -56,11 +54,11 @@ mod tests {
     #[test]
     fn a_copy_that_differs_is_found() {
         let verdict = judged([copy(7, "a"), copy(7, "b")]);
-        assert_eq!(verdict.violations[0].message, "replicas 1 and 2 have other nodes at index 7");
+        assert_eq!(verdict.violations[0].message, "replicas 1 and 2 have other nodes at 7");
     }
 
     #[test]
-    fn copies_at_other_indexes_say_nothing() {
+    fn copies_of_other_moments_say_nothing() {
         let verdict = judged([copy(7, "a"), copy(8, "b")]);
         assert_eq!((verdict.violations.len(), verdict.undecided.len()), (0, 1));
     }
