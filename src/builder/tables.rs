@@ -175,6 +175,20 @@ fn the_newest_rows_are_of_every_table() {
     assert!(lacking.is_empty(), "no row is kept of {lacking:?}");
 }
 
+/// Where an object is a map by names of its own, in which what is added is another entry, and what gets no field in a minor
+/// release: a reference to a secret, which serde buffers.
+const MAPS: [&str; 9] = [
+    "/allocations",
+    "/env",
+    "/env/PASSWORD",
+    "/failures",
+    "/files",
+    "/instances",
+    "/isolation",
+    "/labels",
+    "/ports",
+];
+
 /// With a field that the next release may add, wherever there is an object.
 fn grown(value: &Value) -> Vec<(String, Value)> {
     fn paths(value: &Value, at: &str, found: &mut Vec<String>) {
@@ -214,12 +228,12 @@ fn what_the_next_release_adds_is_passed_over() {
     for Row { table, key, value } in newest() {
         let key = hex::decode(&key).unwrap();
         for (at, grown) in grown(&value) {
-            if let Err(error) = tables[table.as_str()].read(&key, grown.to_string().as_bytes()) {
+            let read = tables[table.as_str()].read(&key, grown.to_string().as_bytes());
+            if let Err(error) = read
+                && !MAPS.iter().any(|map| at.ends_with(map))
+            {
                 let why = error.source.map(|source| source.to_string()).unwrap_or_default();
-                // Elsewhere it is the value of a map, which it does not fit.
-                if at.is_empty() || why.contains("unknown field") {
-                    amiss.insert(format!("{table} {at}: {why}"));
-                }
+                amiss.insert(format!("{table} {at}: {why}"));
             }
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! What users send is read strictly, for a field that is misspelt must not be lost; the same types are kept in tables, and
 //! there an older replica meets what a newer one has written. What is buffered by serde itself (untagged and internally
-//! tagged enums) is read by its own rules.
+//! tagged enums) is read by its own rules: a struct in one that refuses what it does not know gets no field.
 
 use serde::{
     Deserialize,
@@ -31,7 +31,15 @@ impl<'de> Deserializer<'de> for Lenient<'de> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.0 {
-            Value::Array(items) => visitor.visit_seq(Items(items.iter())),
+            Value::Array(items) => {
+                let mut left = Items(items.iter());
+                let read = visitor.visit_seq(&mut left)?;
+                // Of an array nothing is passed over.
+                match left.0.len() {
+                    0 => Ok(read),
+                    _ => Err(de::Error::invalid_length(items.len(), &"fewer elements")),
+                }
+            }
             Value::Object(fields) => visitor.visit_map(Fields::new(fields, None)),
             other => other.deserialize_any(visitor),
         }
@@ -359,5 +367,7 @@ mod tests {
         assert!(of("/shape", json!("Later")).contains("unknown variant"));
         assert!(of("/by_number", json!({"x": {"flag": true}})).contains("invalid type"));
         assert!(of("/by_kind", json!({"One": [300, 1]})).contains("300"));
+        assert!(of("/by_kind", json!({"One": [3, 1, 2]})).contains("invalid length 3"));
+        assert!(of("/shape", json!({"Pair": [1, inner(), 2]})).contains("invalid length 3"));
     }
 }

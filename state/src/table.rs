@@ -146,8 +146,10 @@ impl<K: Key, V: Serialize + DeserializeOwned> Table<K, V> {
             Ok(read) => return Ok(read),
             Err(error) => error,
         };
-        // Seldom: the next release has written it.
-        let later = serde_json::from_slice(value).ok().and_then(|later| lenient::read(&later).ok());
+        // Seldom: the next release has written it. What is wrong in another way stays so.
+        let is_newer = strictly.is_data() && strictly.to_string().starts_with("unknown field");
+        let later = is_newer.then(|| serde_json::from_slice(value).ok()).flatten();
+        let later = later.and_then(|later| lenient::read(&later).ok());
         later.ok_or_else(|| self.corrupt(key, Some(strictly)))
     }
 

@@ -93,17 +93,21 @@ pub(super) fn recover(
         witness.note(Mark { segment: last.number, offset: last.end })?;
         witness.sync()?;
         let Replay { mut state, entries, .. } = replay;
-        state.committed = known(state);
+        state.committed = known(state, &entries);
         return Ok((witness, Some(Opened { state, entries, sealed, last, cut })));
     }
     Err(WalError::corrupt(dir, 0, "the log has no segments"))
 }
 
-/// Up to where what the log holds is committed. A mark that is ahead of the entries says nothing of them: logs of before `W8`
-/// have such ones, and what they speak of never came.
-fn known(state: State) -> Option<Position> {
-    let is_ahead = state.committed.map(|c| c.index) > state.last.map(|last| last.index);
-    if is_ahead { state.purged } else { state.committed }
+/// Up to where what the log holds is committed. A mark that is ahead of the entries, or of another entry than the log's,
+/// says nothing of them: logs of before `W8` have such ones, and what they speak of never came.
+fn known(state: State, entries: &VecDeque<EntryRecord>) -> Option<Position> {
+    let mark = state.committed?;
+    let is_ahead = Some(mark.index) > state.last.map(|last| last.index);
+    let nth = entries.front().and_then(|front| mark.index.checked_sub(front.index));
+    let entry = nth.and_then(|nth| entries.get(usize::try_from(nth).ok()?));
+    let is_other = entry.is_some_and(|entry| entry.term != mark.term);
+    if is_ahead || is_other { state.purged } else { Some(mark) }
 }
 
 fn fresh(files: &dyn Files, dir: &Path, names: &[String]) -> Result<Witness, WalError> {

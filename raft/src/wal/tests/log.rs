@@ -274,6 +274,14 @@ fn a_mark_ahead_of_the_log_commits_nothing_when_it_is_opened() {
 }
 
 #[test]
+fn a_mark_of_another_entry_than_the_logs_commits_nothing_when_it_is_opened() {
+    let files = MemFiles::new();
+    let (mut wal, _) = open(&files);
+    write(&mut wal, &[entries(1, 0..5), Record::Purge(at(1, 1)), Record::Committed(at(2, 3))]);
+    assert_eq!(open(&files.crash(1)).1.state.committed, Some(at(1, 1)));
+}
+
+#[test]
 fn a_disk_full_of_other_files_stops_nothing_that_has_room_in_its_segment() {
     let files = MemFiles::new();
     let options = Options {
