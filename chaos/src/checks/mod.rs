@@ -101,7 +101,7 @@ pub const ALL: [Check; 11] = [
     },
     Check {
         id: copies::ID,
-        claim: "replicas at one applied index serve the same records",
+        claim: "replicas serve the same records of one moment",
         judge: copies::judge,
     },
     Check { id: leaders::ID, claim: "at most one leader for each term", judge: leaders::judge },
