@@ -1,6 +1,10 @@
 //! Destructive calls that wait, from the command line and over REST.
 
-use crate::support::{Out, Replicas, http::BASE, text};
+use crate::support::{
+    Out, Replicas,
+    http::{BASE, tls},
+    text,
+};
 
 /// A cluster whose tenant `acme` asks for approvals, and people of it.
 struct Acme {
@@ -96,4 +100,38 @@ fn nobody_lets_himself_off() {
     let of_it = [text(&held, "/id"), "--digest", text(&held, "/digest")];
     acme.who("bob", &[&["approval", "approve"], &of_it[..]].concat()).ok();
     assert_eq!(mode(), "off");
+}
+
+#[test]
+fn the_clusters_own_policy_is_never_there_for_good() {
+    let cluster = Replicas::start(1);
+    let home = &cluster.home;
+    let set = |args: &[&str]| {
+        home.palisade(&[&["-o", "json", "approval", "policy", "set"], args].concat())
+    };
+    let mode = || {
+        let shown = home.palisade(&["-o", "json", "approval", "policy", "show"]).json();
+        text(&shown, "/mode").to_owned()
+    };
+    set(&["--require", "1=3"]).ok();
+    let held = set(&["--off"]).says(&["waits for 1 more operator of the cluster"]).json();
+    assert_eq!((text(&held, "/state"), mode().as_str()), ("held", "on"), "QUO-6");
+    // Whoever has the CA's key is somebody else than whoever has a token.
+    let dir = cluster.dir(0);
+    let file = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
+    let certify = ["principal", "certify", "admin", "--no-enrol", "--out", &file("admin.crt")];
+    home.palisade(&[&certify[..], &["--dir", dir.to_str().unwrap()]].concat()).ok();
+    let read = |path: &str| std::fs::read_to_string(path).unwrap();
+    let ca = std::fs::read_to_string(dir.join("pki/ca.pem")).unwrap();
+    let mut admin = cluster.api.clone();
+    admin.tls = tls(&ca, Some((&read(&file("admin.crt")), &read(&file("admin.key")))));
+    let path = format!("{BASE}/approvals/{}/approve", text(&held, "/id"));
+    let approve = format!("{{\"digest\": \"{}\"}}", text(&held, "/digest"));
+    let released = admin.by_certificate(0, "POST", &path, &approve).unwrap().done();
+    assert_eq!((text(&released, "/state"), mode().as_str()), ("released", "off"));
+    // Where nobody else is let in it is not held.
+    set(&["--require", "1=1"]).ok();
+    home.palisade(&["principal", "disable", "admin"]).ok();
+    let done = set(&["--off"]).ok().json();
+    assert_eq!((text(&done, "/mode"), mode().as_str()), ("off", "off"));
 }

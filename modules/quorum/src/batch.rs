@@ -38,6 +38,8 @@ pub(crate) struct New<'a> {
     pub life_seconds: Option<u64>,
     /// So many must approve at least.
     pub least: u32,
+    /// And no more than so many: there are no others.
+    pub most: Option<u32>,
 }
 
 /// A batch that waits for what this caller wants, of the things that are there now, if there is one.
@@ -49,6 +51,8 @@ pub(crate) fn waiting(tx: &mut Tx, new: &New<'_>) -> Result<Option<BatchRow>> {
     let wish = digest::of_wish(&new.created_by.name, new.tenant, &new.calls);
     let is_of_these = |row: &BatchRow| {
         row.expires_ms > now_ms
+            // One that waits for more than there are by now is none to wait for.
+            && new.most.is_none_or(|most| row.required <= most.max(new.least))
             && row.seen.len() == new.seen.len()
             && row.seen.iter().zip(&new.seen).all(|(then, now)| !then.is_other(now))
     };
@@ -85,9 +89,9 @@ fn asked_otherwise(row: &BatchRow, what: String) -> Error {
 /// Writes a batch. It is held when anybody must approve it, and else it is released already.
 pub(crate) fn make(cx: &Context, tx: &mut Tx, new: New<'_>) -> Result<BatchRow> {
     check_scope(&new.scope)?;
-    let New { tenant, created_by, scope, calls, seen, reason, life_seconds, least } = new;
+    let New { tenant, created_by, scope, calls, seen, reason, life_seconds, least, most } = new;
     let policy = PolicyRow::of(tx, tenant)?;
-    let required = policy.required(&scope).max(least);
+    let required = policy.required(&scope).min(most.unwrap_or(u32::MAX)).max(least);
     let state = if required == 0 { State::Released } else { State::Held };
     if state == State::Held {
         check_room(tx, tenant, &created_by.name)?;

@@ -1,11 +1,10 @@
 //! What an operator could mend about approvals.
 
-use palisade_contract::{Context, Finding, Resource, Result, Severity, ports::Access};
+use palisade_contract::{Context, Finding, Result, Severity, ports::Access};
 use palisade_state::{Tx, View};
 
 use crate::{
-    APPROVE,
-    hands::{Hand, reachable},
+    hands::{Hand, able, reachable},
     policy::PolicyMode,
     records::{BATCHES, BatchRow, POLICIES, PolicyRow, State},
 };
@@ -45,10 +44,6 @@ pub(crate) fn findings(cx: &Context, view: &View) -> Result<Vec<Finding>> {
     ending(view, &held, &mut found);
     policies(access, view, &mut found)?;
     Ok(found)
-}
-
-fn able(access: &dyn Access, view: &View, tenant: &str) -> Result<Vec<String>> {
-    access.able(view, APPROVE, &Resource::of_tenant("approval", "", tenant))
 }
 
 fn unreachable(

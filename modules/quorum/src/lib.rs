@@ -11,7 +11,8 @@
 //! - `QUO-4` What a held batch requires is what the policy said when it was made; no later policy lowers it.
 //! - `QUO-5` A command that is put in a batch is in its scope, and whoever approved before it came has not approved it.
 //! - `QUO-6` A destructive call that is made past a batch is held by the envelope (`api/server/src/envelope/held.rs`) where
-//!   the policy asks for it; so is a policy that asks for less, when a tenant's own admin sets it.
+//!   the policy asks for it; so is a policy that asks for less, when a tenant's own admin sets it, and the cluster's own, whoever does, as
+//!   long as there is anybody who could approve it.
 
 mod batch;
 mod check;

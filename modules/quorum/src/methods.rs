@@ -236,6 +236,7 @@ fn create(
         reason: input.reason,
         life_seconds: input.life_seconds,
         least: input.required.unwrap_or(0),
+        most: None,
     };
     if let Some(there) = batch::waiting(tx, &new)? {
         life::audited(tx, &there);

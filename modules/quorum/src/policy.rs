@@ -292,8 +292,8 @@ pub(crate) fn methods(known: &Arc<Known>) -> Vec<Method> {
             move |cx: &MethodContext, tx: &mut Tx, input| set(&known, cx, tx, input)
         })
         .summary(
-            "Says what a tenant asks to be approved. What is held already stays as it is; a tenant's own admin who asks for \\
-             less is held himself.",
+            "Says what a tenant asks to be approved. What is held already stays as it is; a tenant's own admin who asks for \
+             less is held himself, and so is whoever asks for less of the cluster's own.",
         )
         .rest(Verb::Put, "/approval-policies/{tenant}")
         .destructive()

@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::{
     batch::{self, CALLS_MAX, New},
     digest,
+    hands::{self, Hand},
     known::{Known, can_be_held},
     life,
     policy::{SET, SetPolicy},
@@ -43,6 +44,7 @@ impl Approvals for Port {
             reason: request.reason.clone(),
             life_seconds: life,
             least: 0,
+            most: None,
         };
         let row = batch::make(cx, tx, new)?;
         Ok(Batch {
@@ -88,7 +90,7 @@ impl Approvals for Port {
     fn asks(&self, cx: &MethodContext, tx: &mut Tx, call: Asked<'_>) -> Result<bool> {
         let Some(name) = self.known.name_of(call.method) else { return Ok(false) };
         if name == SET {
-            return lets_himself_off(cx, tx, call);
+            return Ok(lets_himself_off(cx, tx, call)? && may_be_approved(cx, tx, call.tenant)?);
         }
         Ok(can_be_held(call.method).is_ok() && PolicyRow::of(tx, call.tenant)?.covers(name))
     }
@@ -101,13 +103,13 @@ impl Approvals for Port {
     }
 }
 
-/// Whether somebody sets a policy that asks for less, by a right that he holds in the tenant itself. Whoever holds it in the
-/// cluster is the way out for a tenant whose policy nobody can satisfy.
+/// Whether somebody sets a policy that asks for less and holds himself: by a right that he has in the tenant itself, or the
+/// cluster's own. Whoever sets a tenant's by a right of the cluster is the way out where nobody can satisfy it.
 fn lets_himself_off(cx: &MethodContext, tx: &mut Tx, call: Asked<'_>) -> Result<bool> {
     let access = &**cx.context.ports.access.get()?;
     let about = (call.method.resource)(call.input);
     let leave = whose_leave(access, tx.view(), &cx.principal, &call.method.action, &about);
-    if leave.is_empty() {
+    if leave.is_empty() && !call.tenant.is_empty() {
         return Ok(false);
     }
     let next = palisade_contract::input::decode::<SetPolicy>(call.input)?;
@@ -115,6 +117,21 @@ fn lets_himself_off(cx: &MethodContext, tx: &mut Tx, call: Asked<'_>) -> Result<
     let now = POLICIES.get(tx.view(), &policy_key(call.tenant))?;
     let now = now.map_or_else(|| PolicyRow::unset(call.tenant), |found| found.value);
     Ok(now.is_weakened_by(&next.row("", 0)))
+}
+
+/// Whether a policy that asks for less has to wait. A tenant's waits for whoever there is. For the cluster's own there is
+/// nobody above it: where nobody is left who is distinct from whoever asks, it would wait for ever.
+fn may_be_approved(cx: &MethodContext, tx: &mut Tx, tenant: &str) -> Result<bool> {
+    Ok(!tenant.is_empty() || others(cx, tx, tenant)? > 0)
+}
+
+/// How many distinct operators there are who could approve what this caller asks for.
+fn others(cx: &MethodContext, tx: &mut Tx, tenant: &str) -> Result<u32> {
+    let access = &**cx.context.ports.access.get()?;
+    let own = Hand::now(access, tx, &cx.principal.name)?;
+    let able = hands::able(access, tx.view(), tenant)?;
+    let others = hands::reachable(access, tx, &able, Some(&own))?;
+    Ok(u32::try_from(others).unwrap_or(u32::MAX))
 }
 
 impl Port {
@@ -127,6 +144,9 @@ impl Port {
             if_match: cx.if_match,
         };
         let tried = batch::rehearse_alone(&self.known, cx, tx, call.tenant, &held)?;
+        // The cluster's own policy is got rid of by as many as there are, if those are fewer than it asks for.
+        let is_own = name == SET && call.tenant.is_empty();
+        let most = if is_own { Some(others(cx, tx, call.tenant)?) } else { None };
         let new = New {
             tenant: call.tenant,
             created_by: &cx.principal,
@@ -136,6 +156,7 @@ impl Port {
             reason: String::new(),
             life_seconds: None,
             least: 1,
+            most,
         };
         if let Some(there) = batch::waiting(tx, &new)? {
             return Ok(there);

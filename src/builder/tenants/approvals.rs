@@ -88,6 +88,43 @@ fn a_key_is_revoked_once_others_agree_where_the_cluster_asks_for_that() {
     assert_eq!(record["calls"][0]["input"]["key"], revoke["key"]);
 }
 
+/// Somebody who may everything, and comes with a token of his.
+fn operator(world: &mut World, name: &str) -> Caller {
+    world.done(&admin(), "principals.create", &json!({ "name": name }));
+    let bound = json!({"principal": name, "role": "cluster-admin"});
+    world.done(&admin(), "roleBindings.create", &bound);
+    world.principals_token(name).0
+}
+
+#[test]
+fn nobody_lifts_the_clusters_own_policy_alone() {
+    let Place { mut world, .. } = place();
+    let [root, eve] = ["root", "eve"].map(|name| operator(&mut world, name));
+    let set = |mode: &str| json!({"tenant": "_", "mode": mode});
+    let mode = |world: &World| {
+        let shown = world.done(&admin(), "approvalPolicies.get", &json!({"tenant": "_"}));
+        shown["mode"].as_str().unwrap().to_owned()
+    };
+    world.done(&root, "approvalPolicies.set", &set("on"));
+    // With the same key as before it is the same answer, whatever was done since.
+    let off = |world: &World| {
+        let idempotency_key = Some("once".to_owned());
+        let options = CallOptions { idempotency_key, ..CallOptions::default() };
+        world.answer(&root, "approvalPolicies.set", &set("off"), options).unwrap()
+    };
+    let (held, is_held) = off(&world);
+    assert!(is_held && mode(&world) == "on", "QUO-6: {held}");
+    world.call(&root, "approvalPolicies.set", &set("off"), true).unwrap();
+    assert_eq!(mode(&world), "on", "a dry run does nothing");
+    let approve = json!({"approval": held["id"], "digest": held["digest"]});
+    world.call(&root, "approvals.approve", &approve, false).unwrap_err();
+    assert_eq!(world.done(&eve, "approvals.approve", &approve)["state"], "released");
+    assert_eq!(mode(&world), "off");
+    world.done(&eve, "approvalPolicies.set", &set("on"));
+    assert_eq!(off(&world), (held, true), "it is not done by a retry");
+    assert_eq!(mode(&world), "on");
+}
+
 #[test]
 fn what_was_held_is_done_when_it_is_approved() {
     let Place { world, victim, .. } = asking();

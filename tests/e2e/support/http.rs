@@ -132,10 +132,27 @@ impl Api {
 
     /// A read by whoever its certificate says.
     pub fn get_by_certificate(&self, replica: usize, path: &str) -> io::Result<Answer> {
+        self.by_certificate(replica, "GET", path, "")
+    }
+
+    /// A request of whoever its certificate says.
+    pub fn by_certificate(
+        &self,
+        replica: usize,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> io::Result<Answer> {
         let host = &self.addrs[replica];
-        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
+        if !body.is_empty() {
+            let length = body.len();
+            head.push_str(&format!(
+                "Content-Type: application/json\r\nContent-Length: {length}\r\n"
+            ));
+        }
         let mut stream = self.connect(replica)?;
-        stream.write_all(head.as_bytes())?;
+        stream.write_all(format!("{head}\r\n{body}").as_bytes())?;
         stream.flush()?;
         Answer::parse(&read_all(&mut stream)?)
     }

@@ -23,7 +23,6 @@ use super::{
     },
     Fleet,
     driver::Rig,
-    errands,
     machine::Machine,
     replica::pki,
 };
@@ -144,8 +143,7 @@ async fn run(rig: Rig, rt: Rt) {
             return rig.fleet.eyes.breach("start", format!("{name}: no agent runs: {error}"));
         }
     };
-    let mut executors = errands::executors(&rig);
-    executors.extend(&Executors::built_in(&drivers, "sim"));
+    let executors = Executors::built_in(&drivers, "sim");
     let (commands, commands_handle) = match Commands::open(&rt, rig.clone(), executors).await {
         Ok(opened) => opened,
         Err(error) => {

@@ -5,6 +5,7 @@ mod ends;
 mod findings;
 mod hands;
 mod inputs;
+mod own;
 mod release;
 mod walk;
 mod world;

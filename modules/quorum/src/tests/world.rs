@@ -7,7 +7,7 @@ use palisade_commands::CommandsModule;
 use palisade_contract::{
     Catalog, Check, CommandKind, CommandRequest, Context, Error, Finding, Method, MethodContext,
     Module, NodeId, Nothing, Principal, Problems, ReconcileContext, Registry, Resource, Result,
-    approvals::{BatchRequest, Scoped},
+    approvals::{Asked, BatchRequest, Scoped, whose},
     command::Command,
     method::Handler,
     module::Run,
@@ -286,6 +286,44 @@ impl World {
         input: &Value,
         if_match: Option<u64>,
     ) -> Result<Value> {
+        let (found, cx, input) = self.call_of(name, method, input, if_match)?;
+        match &found.handler {
+            Handler::Query(run) => run(&cx, &self.view(), input),
+            Handler::Mutation(run) => self.commit(|tx| {
+                cx.context.ports.tenant_writable(tx, &cx.principal.tenant)?;
+                run(&cx, tx, input.clone())
+            }),
+            _ => panic!("{method} is neither a query nor a mutation"),
+        }
+    }
+
+    /// What is held of a destructive call, as the envelope does; `None`: it was made.
+    pub fn held(&self, name: &str, method: &str, input: &Value) -> Option<Value> {
+        let (found, cx, input) = self.call_of(name, method, input, None).unwrap();
+        let Handler::Mutation(run) = &found.handler else { panic!("{method} is no mutation") };
+        let approvals = self.cx.ports.approvals.get().unwrap();
+        let about = (found.resource)(&input);
+        let made = |tx: &mut Tx| {
+            let tried = tx.attempt(|tx| {
+                run(&cx, tx, input.clone()).unwrap();
+                let tenant = whose(tx, &about);
+                let asked = Asked { method: &found, input: &input, tenant: &tenant };
+                if approvals.asks(&cx, tx, asked).unwrap() { Err(tenant) } else { Ok(()) }
+            });
+            let Err(tenant) = tried else { return Ok(None) };
+            let asked = Asked { method: &found, input: &input, tenant: &tenant };
+            approvals.hold(&cx, tx, asked).map(Some)
+        };
+        self.commit(made).unwrap()
+    }
+
+    fn call_of(
+        &self,
+        name: &str,
+        method: &str,
+        input: &Value,
+        if_match: Option<u64>,
+    ) -> Result<(Method, MethodContext, Value)> {
         let who = self.who(name)?;
         let mut input = input.clone();
         let all = self.registry.methods();
@@ -305,14 +343,7 @@ impl World {
             dry_run: false,
             if_match,
         };
-        match &found.handler {
-            Handler::Query(run) => run(&cx, &self.view(), input),
-            Handler::Mutation(run) => self.commit(|tx| {
-                cx.context.ports.tenant_writable(tx, &cx.principal.tenant)?;
-                run(&cx, tx, input.clone())
-            }),
-            _ => panic!("{method} is neither a query nor a mutation"),
-        }
+        Ok((found, cx, input))
     }
 
     pub fn policy(&self, thresholds: &[(u32, u32)]) {
