@@ -439,6 +439,10 @@ fn list() -> u8 {
     for fault in crate::sim::Fault::ALL {
         println!("  {:<13} {}", fault.name(), fault.describe());
     }
+    println!("simulated checks");
+    for (id, claim) in crate::sim::CHECKS {
+        println!("  {id:<13} {claim}");
+    }
     println!("checks");
     for check in checks::ALL {
         println!("  {:<13} {}", check.id, check.claim);

@@ -50,11 +50,17 @@ pub enum Defect {
     FenceKept,
     /// One entry of many never gets into history.
     HistoryLeftOut,
+    /// An agent carries out what its journal says that it has carried out.
+    CommandBegunAgain,
+    /// An agent begins a command before it is on the disk.
+    CommandNotRecorded,
+    /// The end of a command wakes nobody who waits for it.
+    CommandUnwoken,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::SnapshotWithoutLeases,
@@ -77,6 +83,9 @@ impl Defect {
         Self::NoAdoption,
         Self::FenceKept,
         Self::HistoryLeftOut,
+        Self::CommandBegunAgain,
+        Self::CommandNotRecorded,
+        Self::CommandUnwoken,
     ];
 
     /// Its name.
@@ -105,6 +114,9 @@ impl Defect {
             Self::NoAdoption => "no-adoption",
             Self::FenceKept => "fence-kept",
             Self::HistoryLeftOut => "history-left-out",
+            Self::CommandBegunAgain => "command-begun-again",
+            Self::CommandNotRecorded => "command-not-recorded",
+            Self::CommandUnwoken => "command-unwoken",
         }
     }
 }

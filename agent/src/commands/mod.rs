@@ -18,6 +18,7 @@ use futures::FutureExt;
 use palisade_proto::agent::{
     Command, CommandOutcome, CommandQuery, CommandTaken, CommandUpdate, Up, up,
 };
+use palisade_state::planted::{self, Defect};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -165,7 +166,10 @@ impl Commands {
         if self.waits_or_runs(&command.id) {
             return self.say(&command.id, CommandOutcome::CommandRunning, None, &Value::Null);
         }
-        if self.journal.entries.get(&command.id).is_some_and(|entry| entry.ended.is_some()) {
+        let has_ended = |entry: &Entry| entry.ended.is_some();
+        if self.journal.entries.get(&command.id).is_some_and(has_ended)
+            && !planted::is(Defect::CommandBegunAgain)
+        {
             return self.tell(&command.id);
         }
         let name = command.lane.clone();
@@ -204,7 +208,7 @@ impl Commands {
         let before = self.journal.clone();
         self.journal.begin(&id, &kind, retry_safe, self_terminating);
         self.journal.fence = self.journal.fence.max(Fence::of(fence.as_ref()));
-        if !self.save(&id).await {
+        if !planted::is(Defect::CommandNotRecorded) && !self.save(&id).await {
             self.journal = before;
             let why = "the node's disk would not record it, so it was not begun";
             let problem = Problem::new("NOT_RECORDED", why);

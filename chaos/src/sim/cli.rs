@@ -14,7 +14,7 @@ use super::{
 use crate::clock::Clock;
 
 /// Grows with each change of what a seed decides. The product's own changes change runs too.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-5");
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-6");
 
 /// Whole clusters in simulated time
 #[derive(Debug, clap::Args)]

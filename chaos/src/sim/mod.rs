@@ -62,6 +62,37 @@ use self::{
 pub(crate) use self::{cli::Sim, faults::Fault};
 use crate::random::Random;
 
+/// What is checked of each run, by its id.
+pub(crate) const CHECKS: [(&str, &str); 24] = [
+    ("L1", "each register's reads, writes and swaps have an order that explains them all"),
+    ("L2", "no acknowledged write is lost, none is done twice, and none that was refused"),
+    ("L3", "revisions that a client sees never go back, and a read misses no acknowledged write"),
+    ("I1", "each fence of a lease has one holder"),
+    ("I2", "fences only grow"),
+    ("I3", "what a worker commits is under the fence that it holds"),
+    (
+        "I4",
+        "fences and generations on a machine's disk never fall, and nothing is started from elsewhere",
+    ),
+    ("I5", "at the end every shard lease has an owner that lives"),
+    ("CLOCK", "logical time is one everywhere, and no faster than time"),
+    ("Q1", "no wake-up is lost: at the end nothing is left to do, and what was asked for is done"),
+    ("Q2", "no generation of a key is done twice"),
+    ("E1", "events are dense and in commit order; the audit chain verifies"),
+    ("H1", "what histories say of earlier revisions is what was"),
+    ("S1", "replicas at one applied index have one state"),
+    ("M1", "at most one leader for each term"),
+    ("C1", "nodes never give away more than they have; their books equal their instances"),
+    ("C2", "a command is carried out at most once, ends once, and is told as it was done"),
+    ("A1", "no instance runs twice; at the end what is wanted runs, and nothing else"),
+    ("A2", "nothing is stopped that nobody wants stopped"),
+    ("agent", "no agent gives up its session for good"),
+    ("start", "a replica or an agent starts from what a power cut left"),
+    ("panic", "no task panics"),
+    ("spin", "no task turns in a circle"),
+    ("quiet", "when the faults are over, everything converges"),
+];
+
 /// How long everything may take to converge once the faults are over.
 const QUIET_LIMIT: Duration = Duration::from_secs(60);
 /// How long clients work on when the faults are over.

@@ -32,6 +32,9 @@ pub(crate) fn aim(defect: Defect) -> Aim {
         Defect::AgentFenceUnchecked | Defect::SpecNotStored => (&["I4"], 4),
         Defect::ReplacedKept | Defect::NoAdoption => (&["A1"], 4),
         Defect::AloneStops => (&["A2"], 4),
+        Defect::CommandBegunAgain | Defect::CommandNotRecorded | Defect::CommandUnwoken => {
+            (&["C2"], 4)
+        }
     };
     Aim { checks, agents }
 }

@@ -17,6 +17,15 @@ fn one_seed_gives_one_run_also_on_another_thread() {
     assert!(first.1 > 1000, "something happened: {} events", first.1);
 }
 
+#[test]
+fn each_defect_is_caught_by_checks_that_are_listed() {
+    for defect in Defect::ALL {
+        for check in planted::aim(defect).checks {
+            assert!(CHECKS.iter().any(|(id, _)| id == check), "{check} of {}", defect.name());
+        }
+    }
+}
+
 /// Waits until it is so.
 async fn until(is: impl Fn() -> bool) {
     let begun = now();

@@ -5,7 +5,10 @@ use palisade_contract::{
     command::{Command, CommandResult, CommandState},
     node_spec::NODE_SPEC_KIND,
 };
-use palisade_state::Tx;
+use palisade_state::{
+    Tx,
+    planted::{self, Defect},
+};
 use serde_json::json;
 
 use crate::{
@@ -120,7 +123,9 @@ impl Port {
     /// `CMD-6`.
     fn wake(&self, tx: &mut Tx, command: &Command) -> Result<()> {
         tx.enqueue(NODE_SPEC_KIND, command.node.as_str())?;
-        if let Some((reconciler, key)) = self.listener(&command.key) {
+        if let Some((reconciler, key)) = self.listener(&command.key)
+            && !planted::is(Defect::CommandUnwoken)
+        {
             tx.enqueue(reconciler, key)?;
         }
         Ok(tx.enqueue_after(

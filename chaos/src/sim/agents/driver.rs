@@ -36,7 +36,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    fn is_gone(&self) -> bool {
+    pub(super) fn is_gone(&self) -> bool {
         self.fleet.nodes.is_gone(self.life)
     }
 
@@ -45,7 +45,7 @@ impl Rig {
         Duration::from_micros(self.machine.state().random.within(200, most * 1000))
     }
 
-    fn breach(&self, check: &'static str, message: String) {
+    pub(super) fn breach(&self, check: &'static str, message: String) {
         // What an agent does after the place where it was to end is seen by nobody.
         if !self.is_gone() {
             let name = &self.machine.name;
@@ -165,6 +165,31 @@ impl Rig {
         Ok(())
     }
 
+    /// A signal that is no stop. What it ends is started again.
+    async fn signals(self, id: String, signal: SignalName) -> Result<bool, Problem> {
+        world_sleep(self.takes(20)).await;
+        if self.is_gone() {
+            return std::future::pending().await;
+        }
+        let name = told(signal);
+        let run = {
+            let mut state = self.machine.state();
+            let Some(run) = state.procs.get(&id).filter(|proc| proc.runs()).map(|proc| proc.run)
+            else {
+                return Ok(false);
+            };
+            *state.signals.entry((id.clone(), name.to_owned())).or_default() += 1;
+            run
+        };
+        let machine = &self.machine.name;
+        self.fleet.nodes.tell(|| format!("{machine}: {name} comes to run {run} of {id}"));
+        self.fleet.nodes.note(&[16, self.machine.number, u64::from(run)]);
+        if signal == SignalName::Kill {
+            self.machine.end(&id, run, 9);
+        }
+        Ok(true)
+    }
+
     async fn removes(self, id: String) -> Result<(), Problem> {
         world_sleep(self.takes(10)).await;
         if self.is_gone() {
@@ -176,6 +201,15 @@ impl Rig {
         }
         state.procs.remove(&id);
         Ok(())
+    }
+}
+
+/// The name of a signal that users send.
+fn told(signal: SignalName) -> &'static str {
+    match signal {
+        SignalName::Kill => "KILL",
+        SignalName::Hup => "HUP",
+        _ => "another",
     }
 }
 
@@ -197,6 +231,10 @@ impl Driver for Rig {
     ) -> BoxFuture<'static, Result<(), Problem>> {
         self.check_stop(id);
         self.clone().stops(id.to_owned(), grace, false).boxed()
+    }
+
+    fn signal(&self, id: &str, signal: SignalName) -> BoxFuture<'static, Result<bool, Problem>> {
+        self.clone().signals(id.to_owned(), signal).boxed()
     }
 
     fn kill(&self, id: &str) -> BoxFuture<'static, Result<(), Problem>> {

@@ -3,11 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    super::{faults::Fault, runtime::world_sleep, world::World},
+    super::{
+        faults::Fault,
+        points::{Armed, End},
+        runtime::world_sleep,
+        world::World,
+    },
     Fleet,
     machine::{Machine, Proc},
 };
 use crate::random::Random;
+
+/// Places in the agent that are aimed at.
+const POINTS: [&str; 2] = ["agent_command_recorded", "agent_spec_stored"];
+/// How long it is waited for that an agent comes to one.
+const POINT_LIMIT: Duration = Duration::from_secs(10);
 
 /// All of them.
 pub(crate) const ALL: [Fault; 6] = [
@@ -66,6 +76,7 @@ pub(crate) async fn strike(world: Arc<World>, fault: Fault, mut random: Random) 
     let Some(machine) = fleet.machines.get(random.index(count)).cloned() else { return };
     let mut strike = Strike { world, fleet, machine, random };
     match fault {
+        Fault::AgentKill if strike.random.below(3) == 0 => strike.point().await,
         Fault::AgentKill => {
             let pause = strike.away();
             strike.fleet.end_agent(&strike.machine, pause);
@@ -89,6 +100,19 @@ impl Strike {
     fn away(&mut self) -> Duration {
         let (low, high) = if self.random.below(3) == 0 { (10_000, 20_000) } else { (100, 4_000) };
         Duration::from_millis(self.random.within(low, high))
+    }
+
+    /// The agent's process ends at a named place, if it comes there in time.
+    async fn point(&mut self) {
+        let point = POINTS[self.random.index(POINTS.len())];
+        let (node, after) = (self.machine.number, self.random.below(2));
+        let seed = self.random.next();
+        let armed = Armed { node, point, after, end: End::Process, seed };
+        self.tell(|| format!("the agent is to end at {point}, {after} times later"));
+        self.fleet.nodes.state().armed.push(armed);
+        world_sleep(POINT_LIMIT).await;
+        let is_it = |armed: &Armed| armed.node == node && armed.point == point;
+        self.fleet.nodes.state().armed.retain(|armed| !is_it(armed));
     }
 
     fn power(&mut self) {

@@ -23,6 +23,7 @@ use super::{
     },
     Fleet,
     driver::Rig,
+    errands,
     machine::Machine,
     replica::pki,
 };
@@ -143,7 +144,8 @@ async fn run(rig: Rig, rt: Rt) {
             return rig.fleet.eyes.breach("start", format!("{name}: no agent runs: {error}"));
         }
     };
-    let executors = Executors::built_in(&drivers, "sim");
+    let mut executors = errands::executors(&rig);
+    executors.extend(&Executors::built_in(&drivers, "sim"));
     let (commands, commands_handle) = match Commands::open(&rt, rig.clone(), executors).await {
         Ok(opened) => opened,
         Err(error) => {

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::{
     super::Breach,
     machine::{Machine, Proc},
+    orders::Orders,
     rows::{all, newest, number, text},
 };
 
@@ -40,6 +41,8 @@ pub(crate) struct Book {
     given_up: BTreeSet<String>,
     /// What happened since it was last told.
     pub(crate) news: Vec<String>,
+    /// What is told of commands.
+    pub(crate) orders: Orders,
 }
 
 impl Book {
@@ -77,6 +80,7 @@ impl Book {
         for (sequence, event) in view.events(self.event + 1) {
             self.event = sequence;
             self.happens(event);
+            self.orders.happens(event);
         }
         let newest = newest(view, &[BOOKS, DEMANDS, INSTANCES]);
         if newest == self.newest {
@@ -292,6 +296,14 @@ pub(crate) fn has_room(machine: &Machine, view: &View, cpu: u64, memory: u64) ->
     let used = |what: &str| books.as_ref().map_or(0, |books| number(books, what));
     used("/used/cpuMilli") + cpu <= machine.cpu_milli
         && used("/used/memoryBytes") + memory <= machine.memory_bytes
+}
+
+/// Instances that have a place, of workloads whose names begin so.
+pub(crate) fn placed(view: &View, workloads: &str) -> Vec<String> {
+    let instances = all(view, INSTANCES).into_iter().filter(|(_, row)| {
+        text(row, "/workloadName").starts_with(workloads) && !text(row, "/place/node").is_empty()
+    });
+    instances.map(|(id, _)| id).collect()
 }
 
 /// Whether an instance of a workload waits for a place.

@@ -65,7 +65,7 @@ impl User {
     }
 
     /// The newest state that any replica serves.
-    fn newest(&self) -> Option<View> {
+    pub(super) fn newest(&self) -> Option<View> {
         let views = self.world.ids().into_iter().filter_map(|id| self.world.view(id));
         views.max_by_key(|view| view.applied().index)
     }

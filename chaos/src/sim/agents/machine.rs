@@ -12,10 +12,13 @@ use palisade_agent::{
     driver::{Cause, End, Instance, Process, SignalName, StopAsked},
     fence::Fence,
 };
-use palisade_proto::agent::{InstanceSpec, Inventory, NodeSpec};
+use palisade_proto::agent::{Command, InstanceSpec, Inventory, NodeSpec};
 use tokio::sync::Notify;
 
-use super::super::nodes::{Life, lock, now};
+use super::{
+    super::nodes::{Life, lock, now},
+    errands::Done,
+};
 use crate::random::Random;
 
 /// One instance in the process table.
@@ -100,8 +103,13 @@ pub(crate) struct State {
     /// The agent's journal of commands, as it is on the disk.
     pub(crate) journal: Journal,
     pub(crate) procs: BTreeMap<String, Proc>,
+    /// What was done of errands, by their names.
+    pub(crate) errands: BTreeMap<String, Done>,
+    /// How often each signal came to each instance.
+    pub(crate) signals: BTreeMap<(String, String), u64>,
     /// What came down in earlier sessions.
     pub(crate) heard: Vec<NodeSpec>,
+    pub(crate) commands: Vec<Command>,
     pub(crate) is_full: bool,
     pub(crate) ppm: i64,
     pub(crate) random: Random,
@@ -130,7 +138,10 @@ impl Machine {
             spec: None,
             journal: Journal::default(),
             procs: BTreeMap::new(),
+            errands: BTreeMap::new(),
+            signals: BTreeMap::new(),
             heard: vec![],
+            commands: vec![],
             is_full: false,
             ppm: 0,
             random: random.clone(),

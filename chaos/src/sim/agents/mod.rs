@@ -4,11 +4,15 @@
 //! the workers. What is simulated is around it: the streams between them, the driver's process table, the agent's disk.
 
 mod driver;
+mod errands;
 pub(super) mod faults;
 mod host;
 mod judge;
 mod last;
 mod machine;
+#[cfg(test)]
+mod order_tests;
+mod orders;
 mod replica;
 mod rows;
 #[cfg(test)]
@@ -136,7 +140,9 @@ impl Fleet {
     pub(crate) fn look(&self, view: &View) {
         let (breaches, news) = {
             let mut book = lock(&self.book);
-            (book.look(&self.machines, view), std::mem::take(&mut book.news))
+            let mut breaches = book.look(&self.machines, view);
+            breaches.extend(book.orders.take_breaches());
+            (breaches, std::mem::take(&mut book.news))
         };
         for line in news {
             self.nodes.tell(|| line);
@@ -148,7 +154,10 @@ impl Fleet {
 
     /// What is not as it must be when everything is quiet.
     pub(crate) fn unsettled(&self, view: &View) -> Vec<super::Breach> {
-        judge::unsettled(&self.machines, view)
+        self.look(view);
+        let mut unsettled = judge::unsettled(&self.machines, view);
+        unsettled.extend(lock(&self.book).orders.unsettled(&self.machines, view));
+        unsettled
     }
 
     /// A2: an instance that nobody touches is stopped only where it was given up because its node was lost. When the

@@ -28,7 +28,7 @@ use super::{
         nodes::{Life, lock},
         world::Handle,
     },
-    Fleet,
+    Fleet, errands,
 };
 
 /// How long a node without a session keeps its instances.
@@ -163,7 +163,7 @@ async fn serves(
 ) -> Result<(), Error> {
     let pki = pki().map_err(Error::internal)?;
     let settings = Settings { version: "sim", bootstrap: None, node_lost: NODE_LOST };
-    let more = vec![chores::household(rt.clone())];
+    let more = vec![chores::household(rt.clone()), errands::module()];
     let Assembled { registry, server } = palisade_modules::assemble(settings, more)?;
     let context = Context::new(rt.clone(), store).with_tables(&registry);
     let _running = Running::start(&registry, &context).await?;

@@ -1,4 +1,5 @@
-//! Users of a simulated cluster with machines: they apply, scale, stop, restart and remove workloads, and cordon nodes.
+//! Users of a simulated cluster with machines: they apply, scale, stop, restart and remove workloads, cordon nodes,
+//! and send commands.
 
 use std::{
     sync::{
@@ -21,12 +22,20 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{
-    super::{nodes::now, runtime::world_sleep, world::World},
-    Fleet, STEADY,
+    super::{
+        nodes::{lock, now},
+        runtime::world_sleep,
+        world::World,
+    },
+    Fleet, STEADY, errands, judge,
 };
 use crate::random::Random;
 
 const WORKLOADS: u64 = 5;
+/// Errands that are asked for at once.
+const ERRANDS_MAX: u64 = 12;
+/// Methods whose answer is a command.
+const COMMANDS: [&str; 4] = ["nodes.ping", "instances.signal", "commands.get", "commands.cancel"];
 /// How long one call is waited for, and how long one change is tried.
 const ASK_LIMIT: Duration = Duration::from_secs(6);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,8 +69,13 @@ impl User {
             let pause = self.random.within(1, self.pause_ms * 2);
             world_sleep(Duration::from_millis(pause)).await;
             nth += 1;
-            let (method, input) = self.wish();
-            self.insist(method, input, &format!("{nth}")).await;
+            let Some((method, input)) = self.wish(nth) else { continue };
+            let answer = self.insist(method, input, &format!("{nth}")).await;
+            if let Some(Ok(shown)) = answer
+                && COMMANDS.contains(&method)
+            {
+                lock(&self.fleet.book).orders.tells(&shown);
+            }
         }
         if self.number == 1 {
             self.last_wish().await;
@@ -94,10 +108,13 @@ impl User {
         }
     }
 
-    fn wish(&mut self) -> (&'static str, Value) {
+    fn wish(&mut self, nth: u64) -> Option<(&'static str, Value)> {
+        if self.random.below(4) == 0 {
+            return self.order(nth);
+        }
         let name = format!("work-{}", self.random.below(WORKLOADS));
         let one = json!({ "workload": name });
-        match self.random.below(20) {
+        let wish = match self.random.below(20) {
             0..=8 => {
                 let (count, cpu) = (self.random.within(1, 4), 100 * self.random.within(2, 14));
                 let memory = self.random.within(16, 700) << 20;
@@ -113,13 +130,58 @@ impl User {
             15 => ("workloads.restart", one),
             16 => ("workloads.remove", one),
             nth => {
-                let count = self.fleet.machines().count();
-                let chosen = self.fleet.machines().nth(self.random.index(count));
-                let node = chosen.map_or(String::new(), |machine| machine.name.clone());
                 let method = if nth == 17 { "nodes.cordon" } else { "nodes.uncordon" };
-                (method, json!({ "node": node }))
+                (method, json!({ "node": self.node() }))
+            }
+        };
+        Some(wish)
+    }
+
+    /// A machine's name.
+    fn node(&mut self) -> String {
+        let count = self.fleet.machines().count();
+        let chosen = self.fleet.machines().nth(self.random.index(count));
+        chosen.map_or(String::new(), |machine| machine.name.clone())
+    }
+
+    /// Something that an agent is to do once, or a look at how that goes.
+    fn order(&mut self, nth: u64) -> Option<(&'static str, Value)> {
+        match self.random.below(8) {
+            0 => Some(("nodes.ping", json!({ "node": self.node() }))),
+            1 | 2 => self.signal(),
+            3 => self.look("commands.get"),
+            4 => self.look("commands.cancel"),
+            _ => {
+                let errands: Vec<Value> = (0..self.random.within(1, ERRANDS_MAX))
+                    .map(|at| {
+                        let kind = match self.random.below(8) {
+                            0 => errands::LAST,
+                            1 | 2 => errands::AGAIN,
+                            _ => errands::ONCE,
+                        };
+                        let errand = format!("{}-{nth}-{at}", self.number);
+                        json!({ "errand": errand, "kind": kind, "node": self.node() })
+                    })
+                    .collect();
+                Some(("errands.ask", json!({ "errands": errands })))
             }
         }
+    }
+
+    /// One that goes on, or seems to.
+    fn look(&mut self, method: &'static str) -> Option<(&'static str, Value)> {
+        let open = lock(&self.fleet.book).orders.open();
+        let command = open.get(self.random.index(open.len()))?;
+        Some((method, json!({ "command": command })))
+    }
+
+    /// A signal to an instance that has a place, but to none of what nobody touches.
+    fn signal(&mut self) -> Option<(&'static str, Value)> {
+        let placed = judge::placed(&self.newest()?, "work-");
+        let instance = placed.get(self.random.index(placed.len()))?;
+        let signal = if self.random.coin() { "HUP" } else { "KILL" };
+        lock(&self.fleet.book).orders.signals(instance, signal);
+        Some(("instances.signal", json!({ "instance": instance, "signal": signal })))
     }
 
     /// Calls until somebody says for certain what became of it; `None`: nobody ever did.

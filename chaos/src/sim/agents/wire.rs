@@ -28,7 +28,7 @@ use super::{
 
 const OPEN_LIMIT: Duration = Duration::from_secs(3);
 const QUEUE: usize = 64;
-/// Specs of earlier sessions that the network may still bring.
+/// Specs, and commands, of earlier sessions that the network may still bring.
 const HEARD_MAX: usize = 16;
 
 type Downward = BoxStream<'static, Result<Down, String>>;
@@ -165,25 +165,41 @@ impl Rig {
         answer
     }
 
-    /// Keeps the specs that came; in bad weather one of an earlier time comes once more.
+    /// Keeps the specs and commands that came; in bad weather one of an earlier time comes once more.
     fn late(&self, item: &Result<Down, String>, link: &Link) -> Option<Down> {
         let Ok(Down { msg: Some(message) }) = item else { return None };
         let mut state = self.machine.state();
-        if let down::Msg::NodeSpec(spec) = message {
-            state.heard.push(spec.clone());
-            if state.heard.len() > HEARD_MAX {
-                state.heard.remove(0);
+        match message {
+            down::Msg::NodeSpec(spec) => {
+                keep(&mut state.heard, spec);
+                return None;
             }
+            down::Msg::Command(command) => {
+                keep(&mut state.commands, command);
+                return None;
+            }
+            down::Msg::Welcome(_) => return None,
+            _ => {}
+        }
+        if state.heard.is_empty() || !link.is_doubled() {
             return None;
         }
-        if state.heard.is_empty() || matches!(message, down::Msg::Welcome(_)) || !link.is_doubled()
-        {
-            return None;
-        }
-        let count = state.heard.len();
-        let at = state.random.index(count);
-        let spec = state.heard.get(at).cloned()?;
-        Some(Down { msg: Some(down::Msg::NodeSpec(spec)) })
+        let (specs, commands) = (state.heard.len(), state.commands.len());
+        let msg = if commands > 0 && state.random.coin() {
+            let at = state.random.index(commands);
+            down::Msg::Command(state.commands.get(at).cloned()?)
+        } else {
+            let at = state.random.index(specs);
+            down::Msg::NodeSpec(state.heard.get(at).cloned()?)
+        };
+        Some(Down { msg: Some(msg) })
+    }
+}
+
+fn keep<T: Clone>(heard: &mut Vec<T>, one: &T) {
+    heard.push(one.clone());
+    if heard.len() > HEARD_MAX {
+        heard.remove(0);
     }
 }
 
