@@ -26,6 +26,7 @@ pub mod registry;
 pub mod secrets;
 pub mod tenants;
 pub mod time;
+pub mod waking;
 
 pub use command::{Command, CommandKind, CommandRequest, CommandResult, CommandState};
 pub use context::{Cancelled, Context, MethodContext, Principal, ReconcileContext};

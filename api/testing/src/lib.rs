@@ -9,7 +9,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -33,13 +33,23 @@ use palisade_state::{
     shard::shard_of,
 };
 
-/// Time that stands still and numbers that follow from a seed.
+/// Time that stands still until a test lets it pass, and numbers that follow from a seed.
 #[derive(Debug, Default)]
-pub struct TestRuntime(AtomicU64);
+pub struct TestRuntime {
+    drawn: AtomicU64,
+    now_ms: AtomicU64,
+}
+
+impl TestRuntime {
+    /// Lets time pass by the monotonic clock of this process; that of the cluster is [`Bench::advance`]'s.
+    pub fn pass(&self, time: Duration) {
+        self.now_ms.fetch_add(milliseconds(time), Ordering::Relaxed);
+    }
+}
 
 impl Runtime for TestRuntime {
     fn now(&self) -> Duration {
-        Duration::ZERO
+        Duration::from_millis(self.now_ms.load(Ordering::Relaxed))
     }
 
     fn wall_ms(&self) -> u64 {
@@ -56,23 +66,37 @@ impl Runtime for TestRuntime {
 
     /// Grows with each call, so that ids sort as they were made.
     fn random(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
+        self.drawn.fetch_add(1, Ordering::Relaxed)
     }
 }
 
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
 /// Nodes that are what the test says.
 #[derive(Default)]
-pub struct FakeNodes(Mutex<BTreeMap<String, Node>>);
+pub struct FakeNodes {
+    all: Mutex<BTreeMap<String, Node>>,
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
 
 impl FakeNodes {
     /// Adds or replaces one.
     pub fn set(&self, node: Node) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node.id.key(), node);
+        self.lock().insert(node.id.key(), node);
+    }
+
+    /// Something that happens once, when they are listed next: in between for whoever has its view already.
+    pub fn meanwhile(&self, happens: impl FnOnce() + Send + 'static) {
+        *self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(happens));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Node>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes one by name.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut Node)) -> NodeId {
-        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = self.lock();
         let node = nodes.values_mut().find(|node| node.name == name).expect("a node of this name");
         change(node);
         node.id.clone()
@@ -85,7 +109,7 @@ fn unused<T>() -> Result<T> {
 
 impl Nodes for FakeNodes {
     fn find(&self, _view: &View, id_or_name: &str) -> Result<Option<Node>> {
-        let nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = self.lock();
         let named = |node: &&Node| node.name == id_or_name && node.phase != NodePhase::Retired;
         Ok(nodes.get(id_or_name).or_else(|| nodes.values().find(named)).cloned())
     }
@@ -95,7 +119,11 @@ impl Nodes for FakeNodes {
     }
 
     fn list(&self, _view: &View) -> Result<Vec<Node>> {
-        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect())
+        let meanwhile = self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(happens) = meanwhile {
+            happens();
+        }
+        Ok(self.lock().values().cloned().collect())
     }
 
     fn join(&self, _cx: &Context, _tx: &mut Tx, _request: &JoinRequest) -> Result<Node> {

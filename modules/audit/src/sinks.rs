@@ -5,22 +5,17 @@
 //!   know any more is named as missing, never passed over.
 //! - `SINK-2` How far a sink is moves only past what it has taken, in a transaction that carries the fence of whoever gave it.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use futures::{FutureExt, StreamExt, channel::oneshot, future::BoxFuture, select_biased};
+use futures::future::BoxFuture;
 use palisade_contract::{
     Catalog, Context, Finding, Module, Periodic, ReconcileContext, Reconciler, Result, Run,
     Severity, ShardBy,
     audit::{AuditBatch, RegisteredAuditSink},
     time::rfc3339,
+    waking::{Waker, Watching},
 };
-use palisade_state::{
-    Declared, Table, View, audit::AuditRecord, lease::singleton_lease, port::timeout,
-};
+use palisade_state::{Declared, Table, View, audit::AuditRecord, port::timeout};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::formation;
@@ -73,14 +68,14 @@ static PROGRESS: Table<String, ProgressRow> = Table::new("audit_sinks", &[]);
 /// The module `audit-sinks`: there when another one has a sink.
 pub struct AuditSinks {
     sinks: Arc<[RegisteredAuditSink]>,
-    watching: Mutex<Option<oneshot::Sender<()>>>,
+    watching: Watching,
 }
 
 impl AuditSinks {
     /// Of these sinks.
     #[must_use]
     pub fn new(sinks: Vec<RegisteredAuditSink>) -> Self {
-        Self { sinks: sinks.into(), watching: Mutex::default() }
+        Self { sinks: sinks.into(), watching: Watching::default() }
     }
 }
 
@@ -207,50 +202,32 @@ impl Reconciler for Filling {
     }
 }
 
-/// Wakes the sinks that have something to be told of, on the replica that fills them.
-async fn watch(cx: Context, names: Vec<String>, stop: oneshot::Receiver<()>) {
-    let lease = singleton_lease(KIND);
-    let (mut changes, mut stop) = (cx.store.watch().fuse(), stop.fuse());
-    let mut last = None;
-    loop {
-        select_biased! {
-            _ = stop => return,
-            change = changes.next() => match change {
-                // One look for all that waits.
-                Some(_) => while changes.get_mut().try_next().is_some() {},
-                None => return,
-            },
-        }
-        let view = cx.store.view();
-        let me = cx.store.replica().to_string();
-        if view.lease(&lease).is_none_or(|lease| lease.owner.as_ref() != me) {
-            last = None;
-            continue;
-        }
-        if last == Some(view.last_audit()) {
-            continue;
-        }
-        last = Some(view.last_audit());
-        if let Err(error) = wake(&cx, &view, &names).await {
-            // The next record, or the next minute, wakes them.
-            tracing::debug!(%error, "audit sinks were not woken");
-            last = None;
-        }
-    }
-}
+/// The sinks that have something to be told of, by their names.
+struct Waiting(Vec<String>);
 
-async fn wake(cx: &Context, view: &View, names: &[String]) -> Result<()> {
-    let mut waiting = vec![];
-    for name in names {
-        // One that failed is woken by its time.
-        if progress(view, name)?.failing.is_none() && wants(view, name)? {
-            waiting.push(name);
+impl Waker for Waiting {
+    fn by(&self) -> &'static str {
+        KIND
+    }
+
+    fn whom(&self) -> &'static str {
+        KIND
+    }
+
+    fn last(&self, view: &View) -> u64 {
+        view.last_audit()
+    }
+
+    fn wanting(&self, view: &View, _: bool) -> Result<Vec<String>> {
+        let mut waiting = vec![];
+        for name in &self.0 {
+            // One that failed is woken by its time.
+            if progress(view, name)?.failing.is_none() && wants(view, name)? {
+                waiting.push(name.clone());
+            }
         }
+        Ok(waiting)
     }
-    if !waiting.is_empty() {
-        cx.commit(|tx| Ok(waiting.iter().try_for_each(|name| tx.enqueue(KIND, name))?)).await?;
-    }
-    Ok(())
 }
 
 fn failing(view: &View, name: &str, row: &ProgressRow) -> Option<Finding> {
@@ -315,19 +292,14 @@ impl Module for AuditSinks {
 
     fn start<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let mut watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
-            if watching.is_none() {
-                let (stop, stopped) = oneshot::channel();
-                *watching = Some(stop);
-                let names = self.sinks.iter().map(RegisteredAuditSink::name).collect();
-                cx.rt.spawn("audit sinks", Box::pin(watch(cx.clone(), names, stopped)));
-            }
+            let names = self.sinks.iter().map(RegisteredAuditSink::name).collect();
+            self.watching.begin(cx, "audit sinks", Waiting(names));
             Ok(())
         })
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<()>> {
-        drop(self.watching.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.watching.end();
         Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, StreamExt, channel::oneshot, future::BoxFuture, select_biased};
+use futures::future::BoxFuture;
 use palisade_contract::{
-    Context, Periodic, ReconcileContext, Reconciler, Result, ShardBy, module::Run,
+    Context, Periodic, ReconcileContext, Reconciler, Result, ShardBy, module::Run, waking::Waker,
 };
-use palisade_state::{Table, Tx, View, lease::singleton_lease, shard::fnv1a_32};
+use palisade_state::{Table, Tx, View, shard::fnv1a_32};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -42,13 +42,28 @@ const ORPHANS_STEP: usize = 500;
 #[derive(Debug, Default)]
 pub(crate) struct Seen(Mutex<BTreeMap<String, (String, u64)>>);
 
-impl Seen {
-    /// The subscriptions that have something to do because of what happened.
-    ///
-    /// # Errors
-    /// A record cannot be read.
-    pub fn wanting(&self, view: &View) -> Result<Vec<String>> {
+fn goes(row: &SubscriptionRow, progress: &ProgressRow) -> bool {
+    !row.paused && progress.id == row.id && progress.disabled.is_none()
+}
+
+impl Waker for Seen {
+    fn by(&self) -> &'static str {
+        DISPATCH
+    }
+
+    fn whom(&self) -> &'static str {
+        SUBSCRIBERS
+    }
+
+    fn last(&self, view: &View) -> u64 {
+        view.last_event()
+    }
+
+    fn wanting(&self, view: &View, anew: bool) -> Result<Vec<String>> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if anew {
+            seen.clear();
+        }
         let (last, first) = (view.last_event(), view.first_event());
         let (mut wanting, mut still) = (vec![], BTreeMap::new());
         for found in SUBSCRIPTIONS.page(view, &[], None) {
@@ -70,59 +85,6 @@ impl Seen {
         *seen = still;
         Ok(wanting)
     }
-
-    /// Looks at all again from their cursors on: who was to be woken may not have been.
-    pub fn forget(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-}
-
-fn goes(row: &SubscriptionRow, progress: &ProgressRow) -> bool {
-    !row.paused && progress.id == row.id && progress.disabled.is_none()
-}
-
-/// Watches until `stop` ends.
-pub(crate) async fn watch(cx: Context, seen: std::sync::Arc<Seen>, stop: oneshot::Receiver<()>) {
-    let lease = singleton_lease(DISPATCH);
-    let mut changes = cx.store.watch().fuse();
-    let mut stop = stop.fuse();
-    let mut last = None;
-    loop {
-        select_biased! {
-            _ = stop => return,
-            change = changes.next() => match change {
-                // One look for all that waits.
-                Some(_) => while changes.get_mut().try_next().is_some() {},
-                None => return,
-            },
-        }
-        let view = cx.store.view();
-        let me = cx.store.replica().to_string();
-        let is_mine = view.lease(&lease).is_some_and(|lease| lease.owner.as_ref() == me);
-        if !is_mine {
-            last = None;
-            seen.forget();
-            continue;
-        }
-        if last == Some(view.last_event()) {
-            continue;
-        }
-        last = Some(view.last_event());
-        if let Err(error) = wake(&cx, &seen, &view).await {
-            // The next event, or the next minute, wakes them.
-            tracing::debug!(%error, "subscriptions were not woken");
-            seen.forget();
-        }
-    }
-}
-
-async fn wake(cx: &Context, seen: &Seen, view: &View) -> Result<()> {
-    let wanting = seen.wanting(view)?;
-    if wanting.is_empty() {
-        return Ok(());
-    }
-    cx.commit(|tx| Ok(wanting.iter().try_for_each(|key| tx.enqueue(SUBSCRIBERS, key))?)).await?;
-    Ok(())
 }
 
 /// See the module.
@@ -145,7 +107,7 @@ impl Reconciler for Dispatch {
         Box::pin(async move {
             cx.finish(|tx| {
                 let view = tx.view().clone();
-                for key in Seen::default().wanting(&view)? {
+                for key in Seen::default().wanting(&view, true)? {
                     // What waits for its time is woken by it.
                     if view.work(SUBSCRIBERS, &key).is_none() {
                         tx.enqueue(SUBSCRIBERS, &key)?;

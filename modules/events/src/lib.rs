@@ -24,13 +24,13 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
-use futures::{channel::oneshot, future::BoxFuture};
+use futures::future::BoxFuture;
 use palisade_contract::{
     Catalog, Code, Context, Error, EventSink, Finding, Method, Module, Reconciler, Registry,
-    Result, SecretRef, Sweep, secrets::SecretUsers, tenants::sweep,
+    Result, SecretRef, Sweep, secrets::SecretUsers, tenants::sweep, waking::Watching,
 };
 use palisade_state::{Declared, Tx, View};
 
@@ -59,7 +59,7 @@ impl Sinks {
 #[derive(Default)]
 pub struct EventsModule {
     sinks: Arc<Sinks>,
-    watching: Mutex<Option<oneshot::Sender<()>>>,
+    watching: Watching,
 }
 
 impl EventsModule {
@@ -104,20 +104,13 @@ impl Module for EventsModule {
             if cx.ports.webhooks.filled().is_none() {
                 return Ok(());
             }
-            let mut watching = self.watching.lock().unwrap_or_else(PoisonError::into_inner);
-            if watching.is_some() {
-                return Ok(());
-            }
-            let (stop, stopped) = oneshot::channel();
-            *watching = Some(stop);
-            let watch = dispatch::watch(cx.clone(), Arc::default(), stopped);
-            cx.rt.spawn("events for subscriptions", Box::pin(watch));
+            self.watching.begin(cx, "events for subscriptions", dispatch::Seen::default());
             Ok(())
         })
     }
 
     fn stop(&self) -> BoxFuture<'_, Result<()>> {
-        drop(self.watching.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.watching.end();
         Box::pin(std::future::ready(Ok(())))
     }
 

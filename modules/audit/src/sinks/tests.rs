@@ -1,6 +1,7 @@
 //! A sink that takes, one that does not, and one that was away for too long.
 
-use futures::executor::block_on;
+use std::sync::Mutex;
+
 use palisade_contract::{
     Code, Error, When,
     audit::AuditSink,
@@ -192,19 +193,18 @@ fn what_has_left_memory_comes_from_history_and_what_has_left_both_is_named() {
 #[test]
 fn only_who_has_something_to_be_told_of_is_woken_and_who_failed_by_its_time() {
     let world = World::new();
-    let names = ["siem@1".to_owned()];
-    let wake = || {
-        block_on(wake(&world.bench.context, &world.bench.view(), &names)).unwrap();
-        world.bench.view().work(KIND, "siem@1").map(|row| row.generation)
-    };
-    assert_eq!(wake(), None);
+    let waiting = Waiting(vec!["siem@1".to_owned()]);
+    let wanting = || waiting.wanting(&world.bench.view(), false).unwrap();
+    assert_eq!(wanting(), Vec::<String>::new());
     world.record(1);
-    let generation = wake().unwrap();
-    assert!(wake().unwrap() > generation, "something more was to be told");
+    assert_eq!(wanting(), ["siem@1"]);
     *world.sink.refuses.lock().unwrap() = Some("its disk is full");
-    world.bench.step();
-    let waits = world.bench.view().work(KIND, "siem@1").unwrap().due_ms;
-    wake();
-    let after = world.bench.view().work(KIND, "siem@1").unwrap().due_ms;
-    assert_eq!(after, waits, "its back-off stays");
+    world.tick();
+    assert_eq!(wanting(), Vec::<String>::new(), "its back-off stays");
+    *world.sink.refuses.lock().unwrap() = None;
+    world.bench.advance(1_000);
+    world.tick();
+    assert_eq!(wanting(), Vec::<String>::new(), "it was told of all");
+    world.record(1);
+    assert_eq!(wanting(), ["siem@1"]);
 }

@@ -144,6 +144,11 @@ impl Https {
     fn may(&self, address: IpAddr, is_plain: bool) -> bool {
         may_reach(address, &self.allow) && (!is_plain || address.is_loopback())
     }
+
+    /// `EVT-4` Those of a name's addresses that may be connected to, each by itself.
+    fn allowed(&self, found: Vec<SocketAddr>, is_plain: bool) -> impl Iterator<Item = SocketAddr> {
+        found.into_iter().filter(move |address| self.may(address.ip(), is_plain))
+    }
 }
 
 fn refused(host: &str) -> String {
@@ -224,7 +229,7 @@ impl Https {
         let found: Vec<SocketAddr> =
             found.map_err(|error| format!("{host} has no address: {error}"))?.collect();
         let mut problem = refused(&host);
-        for address in found.into_iter().filter(|address| self.may(address.ip(), is_plain)) {
+        for address in self.allowed(found, is_plain) {
             match TcpStream::connect(address).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => problem = format!("cannot connect to {host} at {address}: {error}"),

@@ -164,8 +164,11 @@ mod tests {
             "::127.0.0.1",
             "64:ff9b::169.254.169.254",
             "2002:7f00:1::",
+            "2002:a00:101::",
             "2001:db8::1",
             "2001::1",
+            "2001:1ff::1",
+            "3fff::1",
             "fec0::1",
         ] {
             assert!(!may(refused, &[]), "EVT-4: {refused}");
@@ -179,6 +182,38 @@ mod tests {
             "2001:4860::1",
         ] {
             assert!(may(public, &[]), "{public}");
+        }
+    }
+
+    /// Each range, from its first address to its last and no further.
+    #[test]
+    fn each_range_that_is_not_public_is_refused_from_end_to_end() {
+        for (first, last) in [
+            ("0.0.0.0", "0.255.255.255"),
+            ("10.0.0.0", "10.255.255.255"),
+            ("100.64.0.0", "100.127.255.255"),
+            ("127.0.0.0", "127.255.255.255"),
+            ("169.254.0.0", "169.254.255.255"),
+            ("172.16.0.0", "172.31.255.255"),
+            ("192.0.0.0", "192.0.0.255"),
+            ("192.0.2.0", "192.0.2.255"),
+            ("192.31.196.0", "192.31.196.255"),
+            ("192.88.99.0", "192.88.99.255"),
+            ("192.168.0.0", "192.168.255.255"),
+            ("198.18.0.0", "198.19.255.255"),
+            ("198.51.100.0", "198.51.100.255"),
+            ("203.0.113.0", "203.0.113.255"),
+            ("224.0.0.0", "255.255.255.255"),
+        ] {
+            let [first, last]: [Ipv4Addr; 2] = [first, last].map(|end| end.parse().unwrap());
+            let may = |bits: u32| may_reach(Ipv4Addr::from_bits(bits).into(), &[]);
+            assert!(!may(first.to_bits()) && !may(last.to_bits()), "EVT-4: {first} to {last}");
+            if first.to_bits() > 0 {
+                assert!(may(first.to_bits() - 1), "before {first}");
+            }
+            if last.to_bits() < u32::MAX {
+                assert!(may(last.to_bits() + 1), "behind {last}");
+            }
         }
     }
 

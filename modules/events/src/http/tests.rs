@@ -141,6 +141,22 @@ async fn a_name_of_an_address_that_is_not_public_is_not_connected_to() {
 }
 
 #[tokio::test]
+async fn of_a_names_addresses_each_is_looked_at() {
+    let receiver = Receiver::start("").await;
+    let sender = receiver.sender(&["10.0.0.0/8"]);
+    let address = |text: &str| format!("{text}:443").parse::<SocketAddr>().unwrap();
+    let allowed = |found: &[&str], is_plain| {
+        let found = found.iter().map(|text| address(text)).collect();
+        sender.allowed(found, is_plain).collect::<Vec<_>>()
+    };
+    let found = ["1.1.1.1", "127.0.0.1", "10.1.2.3", "[::1]", "[2606:4700::1111]"];
+    let wanted = [found[0], found[2], found[4]].map(address);
+    assert_eq!(allowed(&found, false), wanted, "EVT-4");
+    assert_eq!(allowed(&["127.0.0.1", "1.1.1.1"], false), [address("1.1.1.1")], "EVT-4");
+    assert_eq!(allowed(&found, true), [], "EVT-4");
+}
+
+#[tokio::test]
 async fn a_server_that_is_not_trusted_gets_nothing() {
     let (receiver, other) =
         (Receiver::start("HTTP/1.1 204 No Content\r\n\r\n").await, Receiver::start("").await);

@@ -7,7 +7,10 @@ use palisade_contract::{Module, ReconcileContext, Reconciler, Result, Run, event
 use serde_json::json;
 
 use super::world::{World, answer, subjects};
-use crate::deliver::SUBSCRIBERS;
+use crate::{
+    deliver::SUBSCRIBERS,
+    records::{PROGRESS, QUEUE},
+};
 
 fn subscribers(world: &World) -> Arc<dyn Reconciler> {
     let all = world.module.reconcilers();
@@ -111,21 +114,60 @@ fn slow_receivers_hold_up_no_other_although_they_take_all() {
     assert_eq!(runs.iter().filter(|(_, is_over)| !is_over).count(), 24);
 }
 
-/// A run that is on its way while somebody resumes its subscription.
-fn resumed_in_flight(world: &World) {
+/// Something that happens while a run is on its way, which the receiver answers then.
+fn in_flight(world: &World, happens: impl FnOnce()) {
     world.receivers.keep_waiting(["pager.test".to_owned()]);
-    world.publish("", "x.y", "a");
     wake(world, &["pager".to_owned()]);
     let reconciler = subscribers(world);
     let cx = world.bench.begin(SUBSCRIBERS, "/pager");
     let (run, is_over) = begin(&reconciler, &cx);
     assert!(!is_over);
-    world.done("subscriptions.resume", json!({"subscription": "pager"}));
-    world.bench.advance(3_000);
+    happens();
     world.receivers.keep_waiting([]);
     assert_eq!(world.receivers.let_answer(), 1);
     block_on(run).unwrap();
     assert_eq!(world.receivers.take().len(), 1);
+}
+
+/// A run that is on its way while somebody resumes its subscription.
+fn resumed_in_flight(world: &World) {
+    world.publish("", "x.y", "a");
+    in_flight(world, || {
+        world.done("subscriptions.resume", json!({"subscription": "pager"}));
+        world.bench.advance(3_000);
+    });
+}
+
+#[test]
+fn a_run_moves_a_cursor_only_from_where_it_found_it() {
+    let world = World::new();
+    world.subscribe("pager", json!({}));
+    world.publish("", "x.y", "a");
+    let key = "/pager".to_owned();
+    let progress = || PROGRESS.get(&world.view(), &key).unwrap().unwrap().value;
+    let mut moved = progress();
+    moved.cursor -= 1;
+    in_flight(&world, || world.bench.commit(|tx| Ok(tx.put(&PROGRESS, &key, &moved)?)));
+    assert_eq!(progress(), moved, "EVT-3");
+}
+
+#[test]
+fn what_was_removed_while_a_run_tried_it_stays_so() {
+    let world = World::new();
+    world.subscribe("pager", json!({}));
+    world.receivers.answer(|_| answer(500));
+    world.publish("", "x.y", "a");
+    world.bench.settle();
+    world.run();
+    assert_eq!(world.receivers.take().len(), 1);
+    let rows = || QUEUE.all(&world.view()).unwrap();
+    assert_eq!(rows().len(), 1);
+    world.bench.advance(60_000);
+    in_flight(&world, || {
+        let (row, _) = rows().remove(0);
+        world.bench.commit(|tx| Ok(tx.delete(&QUEUE, &row)?));
+    });
+    assert_eq!(rows().len(), 0);
 }
 
 #[test]

@@ -20,13 +20,15 @@ use palisade_state::{
 use serde_json::{Value, json};
 
 use super::world::World;
-use crate::deliver::SUBSCRIBERS;
+use crate::{deliver::SUBSCRIBERS, records::PROGRESS};
 
 /// A history of events.
 #[derive(Default)]
 struct Past {
     reach: Mutex<Option<(u64, u64)>>,
     events: Mutex<Vec<(u64, Event)>>,
+    /// It answers nothing now.
+    fails: Mutex<bool>,
 }
 
 fn unused<T: Send + 'static>() -> BoxFuture<'static, Result<T>> {
@@ -45,7 +47,8 @@ impl History for Past {
     fn events(&self, from: u64, limit: usize) -> BoxFuture<'static, Result<Vec<(u64, Event)>>> {
         let all = self.events.lock().unwrap();
         let found = all.iter().filter(|(seq, _)| *seq >= from).take(limit).cloned().collect();
-        Box::pin(ready(Ok(found)))
+        let busy = || Error::new(Code::Unavailable, "its disk is busy");
+        Box::pin(ready(if *self.fails.lock().unwrap() { Err(busy()) } else { Ok(found) }))
     }
 
     fn view_at(&self, _: When, _: Vec<Kept>) -> BoxFuture<'static, Result<View>> {
@@ -125,6 +128,10 @@ fn what_has_left_memory_is_sent_from_history_once_that_can_be_read() {
         assert_eq!((refused.code, refused.retryable), (Code::Unavailable, true), "{reach:?}");
     }
     *past.reach.lock().unwrap() = whole;
+    *past.fails.lock().unwrap() = true;
+    let cx = world.bench.begin(SUBSCRIBERS, "/pager");
+    assert_eq!(block_on(subscribers.run(&cx, "/pager")).unwrap_err().code, Code::Unavailable);
+    *past.fails.lock().unwrap() = false;
     assert!(world.listed("deadLetters.list", "pager").is_empty(), "EVT-3: it is no gap");
     resume(&world);
     let expected = asked_for(&past, |_| true);
@@ -137,9 +144,11 @@ fn what_has_left_memory_is_sent_from_history_once_that_can_be_read() {
 #[test]
 fn what_history_lacks_is_a_gap_and_the_rest_is_sent() {
     let (world, past) = behind();
-    // It begins too late, and has a hole.
-    let is_lacking = |seq: u64| seq < 500 || (1_500..1_700).contains(&seq);
-    *past.reach.lock().unwrap() = Some((500, 105_000));
+    // It begins too late, and has a hole; the first event behind either is asked for.
+    let asked = asked_for(&past, |_| true);
+    let (begins, hole) = (asked[5], asked[15]..asked[17]);
+    let is_lacking = |seq: u64| seq < begins || hole.contains(&seq);
+    *past.reach.lock().unwrap() = Some((begins, 105_000));
     past.events.lock().unwrap().retain(|(seq, _)| !is_lacking(*seq));
     resume(&world);
     assert_eq!(got(&world), asked_for(&past, |seq| !is_lacking(seq)), "EVT-3");
@@ -149,7 +158,39 @@ fn what_history_lacks_is_a_gap_and_the_rest_is_sent() {
         .map(|letter| letter["subject"].clone())
         .collect();
     let begun = gaps[0].as_str().unwrap();
-    assert!(begun.ends_with(" to 499"), "EVT-3: {begun}");
-    assert_eq!(gaps[1..], [json!("1500 to 1699")], "EVT-3");
+    assert!(begun.ends_with(&format!(" to {}", begins - 1)), "EVT-3: {begun}");
+    let of_hole = format!("{} to {}", hole.start, hole.end - 1);
+    assert_eq!(gaps[1..], [json!(of_hole)], "EVT-3");
     assert_eq!(world.findings(), ["subscriptions.gap"]);
+}
+
+#[test]
+fn a_history_that_begins_behind_what_memory_has_costs_only_what_neither_has() {
+    let (world, past) = behind();
+    let first = world.view().first_event().unwrap();
+    let oldest = first + 1_000;
+    *past.reach.lock().unwrap() = Some((oldest, 105_000));
+    let expected = asked_for(&past, |seq| seq >= first);
+    past.events.lock().unwrap().retain(|(seq, _)| *seq >= oldest);
+    resume(&world);
+    assert_eq!(got(&world), expected, "EVT-3");
+    let gaps = world.listed("deadLetters.list", "pager");
+    assert_eq!(gaps.len(), 1);
+    let until = format!(" to {}", first - 1);
+    assert!(gaps[0]["subject"].as_str().unwrap().ends_with(&until), "EVT-3: {}", gaps[0]);
+}
+
+#[test]
+fn a_single_event_that_has_left_memory_is_missed_too() {
+    let (world, past) = behind();
+    let first = world.view().first_event().unwrap();
+    *past.reach.lock().unwrap() = Some((first, 105_000));
+    let key = "/pager".to_owned();
+    let mut progress = PROGRESS.get(&world.view(), &key).unwrap().unwrap().value;
+    progress.cursor = first - 2;
+    world.bench.commit(|tx| Ok(tx.put(&PROGRESS, &key, &progress)?));
+    resume(&world);
+    assert_eq!(got(&world), asked_for(&past, |seq| seq >= first), "EVT-3");
+    let gaps = world.listed("deadLetters.list", "pager");
+    assert_eq!(gaps.len(), 1, "EVT-3");
 }

@@ -1,9 +1,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -20,16 +17,17 @@ use palisade_contract::{
     method::Handler,
     module::Extension,
     secrets::SecretKeys,
+    waking::Waker,
 };
 use palisade_secrets::{
     SecretsModule,
     keyring::{Ask, Files, KeyRing, files_in, id_in},
 };
-use palisade_state::{Runtime, Tx, View};
+use palisade_state::{Tx, View};
 use palisade_testing::{Bench, TestRuntime};
 use serde_json::{Value, json};
 
-use crate::EventsModule;
+use crate::{EventsModule, dispatch::Seen};
 
 /// What a receiver got.
 #[derive(Clone, Debug)]
@@ -44,41 +42,6 @@ pub struct Got {
 impl Got {
     pub fn subject(&self) -> &str {
         self.body["subject"].as_str().unwrap_or_default()
-    }
-}
-
-/// Time that stands still until a test, or a receiver that takes its time, moves it.
-#[derive(Default)]
-pub struct Clock {
-    inner: TestRuntime,
-    now_ms: AtomicU64,
-}
-
-impl Clock {
-    pub fn pass(&self, time: Duration) {
-        self.now_ms.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
-    }
-}
-
-impl Runtime for Clock {
-    fn now(&self) -> Duration {
-        Duration::from_millis(self.now_ms.load(Ordering::Relaxed))
-    }
-
-    fn wall_ms(&self) -> u64 {
-        self.inner.wall_ms()
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        self.inner.sleep(duration)
-    }
-
-    fn spawn(&self, name: &'static str, task: BoxFuture<'static, ()>) {
-        self.inner.spawn(name, task);
-    }
-
-    fn random(&self) -> u64 {
-        self.inner.random()
     }
 }
 
@@ -205,7 +168,7 @@ pub struct World {
     secret_module: SecretsModule,
     pub receivers: Arc<Receivers>,
     pub notes: Arc<Notes>,
-    pub clock: Arc<Clock>,
+    pub clock: Arc<TestRuntime>,
     ring: Arc<KeyRing>,
     /// What other replicas hand out of keys.
     others: Arc<Mutex<Files>>,
@@ -221,7 +184,7 @@ impl World {
     pub fn new() -> Self {
         let (module, secrets) = (EventsModule::default(), SecretsModule::default());
         let mut bench = Bench::new(&[&secrets, &module]);
-        let clock = Arc::new(Clock::default());
+        let clock = Arc::<TestRuntime>::default();
         bench.context.rt = clock.clone();
         let (keys, notes) = (tempfile::tempdir().unwrap(), Arc::new(Notes::default()));
         let others = Arc::<Mutex<Files>>::default();
@@ -359,7 +322,7 @@ impl World {
 
     /// Wakes whoever asks for what happened, as the watcher does, and lets all that is due run.
     pub fn run(&self) {
-        let wanting = crate::dispatch::Seen::default().wanting(&self.view()).unwrap();
+        let wanting = Seen::default().wanting(&self.view(), true).unwrap();
         self.bench.commit(|tx| {
             Ok(wanting.iter().try_for_each(|key| tx.enqueue("event-subscribers", key))?)
         });
