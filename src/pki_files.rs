@@ -245,4 +245,48 @@ mod tests {
             assert_eq!(get(&dir, "rekey.pem").unwrap(), None);
         }
     }
+
+    /// Runs a change of which the file `name` cannot be written, as when the process ends just before that; then starts again.
+    fn cut_before(dir: &ReplicaDir, name: &str, change: impl FnOnce() -> Outcome) {
+        let (path, aside) = (dir.pki(name), dir.pki("aside"));
+        let is_there = path.exists();
+        if is_there {
+            fs::rename(&path, &aside).unwrap();
+        }
+        // No file gets the name of a directory with something in it.
+        fs::create_dir_all(path.join("in")).unwrap();
+        change().unwrap_err();
+        fs::remove_dir_all(&path).unwrap();
+        if is_there {
+            fs::rename(&aside, &path).unwrap();
+        }
+        settle(dir).unwrap();
+    }
+
+    #[test]
+    fn what_ends_before_any_of_its_files_leaves_pairs() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = replica(home.path());
+        let old = ca(&dir).unwrap();
+        let new = Authority::create(&dir.identity.lineage, NOW).unwrap();
+        for name in ["next.key", "next.pem"] {
+            cut_before(&dir, name, || put_next(&dir, 3, new.cert_pem(), &new.key_pem()));
+            assert_eq!(ca(&dir).unwrap(), old, "KEEP-1: before {name}");
+        }
+        for (name, wanted) in [("ca.key", &old), ("ca.pem", &new.pin())] {
+            put_next(&dir, 3, new.cert_pem(), &new.key_pem()).unwrap();
+            cut_before(&dir, name, || install_next(&dir));
+            assert_eq!(&ca(&dir).unwrap(), wanted, "KEEP-1: before {name}");
+        }
+        assert!(next(&dir).unwrap().is_none());
+        let issued = || new.issue_replica(1, &["127.0.0.1:7401".into()], NOW).unwrap();
+        for name in ["rekey.pem", "replica.key", "replica.pem"] {
+            let (before, made) = (get(&dir, "replica.key").unwrap().unwrap(), issued());
+            cut_before(&dir, name, || rekey(&dir, &made.key_pem, &made.cert_pem));
+            assert!(is_pair(&dir), "KEEP-1: before {name}");
+            let wanted = if name == "rekey.pem" { before } else { made.key_pem };
+            assert_eq!(get(&dir, "replica.key").unwrap().unwrap(), wanted, "KEEP-1: before {name}");
+            assert_eq!(get(&dir, "rekey.pem").unwrap(), None);
+        }
+    }
 }

@@ -26,6 +26,7 @@ use palisade_contract::{
 };
 use palisade_raft::{Neighbours, PeerTls, Replica};
 use palisade_state::{View, Watch, WatchEvent};
+use rustls::pki_types::CertificateDer;
 
 use super::certificate::addresses;
 use crate::{
@@ -175,18 +176,7 @@ impl<'a> Keeper<'a> {
         }
         let mut material = self.live.material();
         let before = (own.key.clone(), material.others.clone(), material.along.clone());
-        let parse = |ca: &Ca| parse(&ca.pem);
-        let now_ms = self.context.rt.wall_ms();
-        material.others = match (of.phase, &of.other) {
-            (Phase::Trusting | Phase::Issuing, Some(other)) => parse(other)?,
-            _ => vec![],
-        };
-        let old = if of.phase == Phase::Trusting { None } else { of.other.as_ref() };
-        let old = old.or(of.former.as_ref()).filter(|ca| ca.not_after_ms > now_ms);
-        material.along = parse_some(&of.issuing.cross_pem)?;
-        if let (Some(old), false) = (old, of.issuing.cross_pem.is_empty()) {
-            material.along.extend(parse(old)?);
-        }
+        [material.others, material.along] = beside(of, self.context.rt.wall_ms())?;
         let installs = own.key != of.issuing.key;
         if installs {
             self.have_next(of.rotation, &of.issuing).await?;
@@ -323,6 +313,21 @@ impl<'a> Keeper<'a> {
     }
 }
 
+/// Who is trusted beside the CA that issues (`PKI-5`), and what is sent along.
+fn beside(of: &Authorities, now_ms: u64) -> Outcome<[Vec<CertificateDer<'static>>; 2]> {
+    let others = match (of.phase, &of.other) {
+        (Phase::Trusting | Phase::Issuing, Some(other)) => parse(&other.pem)?,
+        _ => vec![],
+    };
+    let old = if of.phase == Phase::Trusting { None } else { of.other.as_ref() };
+    let old = old.or(of.former.as_ref()).filter(|ca| ca.not_after_ms > now_ms);
+    let mut along = parse_some(&of.issuing.cross_pem)?;
+    if let (Some(old), false) = (old, of.issuing.cross_pem.is_empty()) {
+        along.extend(parse(&old.pem)?);
+    }
+    Ok([others, along])
+}
+
 /// Whether of a certificate's life so many thousandths are over.
 fn is_due(not_after_ms: u64, now_ms: u64, permille: u64) -> bool {
     let life_ms = u64::try_from(REPLICA_LIFE.as_millis()).unwrap_or(u64::MAX);
@@ -350,11 +355,11 @@ fn lacking() -> Failure {
     Failure::new(Exit::Unavailable, "no replica that is reached has the key of the cluster's CA")
 }
 
-fn parse(pem: &str) -> Outcome<Vec<rustls::pki_types::CertificateDer<'static>>> {
+fn parse(pem: &str) -> Outcome<Vec<CertificateDer<'static>>> {
     certificates_of(pem).map_err(|error| failed("a CA in state cannot be read", &error))
 }
 
-fn parse_some(pem: &str) -> Outcome<Vec<rustls::pki_types::CertificateDer<'static>>> {
+fn parse_some(pem: &str) -> Outcome<Vec<CertificateDer<'static>>> {
     if pem.is_empty() { Ok(vec![]) } else { parse(pem) }
 }
 
@@ -371,6 +376,46 @@ mod tests {
         let due = |at: u64, permille| is_due(from + life, from + life / 1000 * at, permille);
         assert!(!due(0, 500) && !due(499, 500) && due(501, 500));
         assert!(!due(500, 669) && due(670, 669) && due(1000, 669) && due(1001, 669));
+    }
+
+    #[test]
+    fn who_is_trusted_and_introduced_follows_from_the_phase() {
+        let now_ms = 1_790_000_000_000;
+        let made = || Authority::create("lin", now_ms).unwrap();
+        let (old, new) = (made(), made());
+        let cross_pem = old.introduce(&new, now_ms).unwrap();
+        let (before, after) = (old.public().unwrap(), Ca { cross_pem, ..new.public().unwrap() });
+        let cross = || certificates_of(&after.cross_pem).unwrap();
+        let introduced = [cross(), vec![old.cert_der().clone()]].concat();
+        let of = |phase, (issuing, other, former): (&Ca, Option<&Ca>, Option<&Ca>)| Authorities {
+            phase,
+            issuing: issuing.clone(),
+            other: other.cloned(),
+            former: former.cloned(),
+            ..Authorities::default()
+        };
+        for (row, others, along) in [
+            (of(Phase::Idle, (&before, None, None)), vec![], vec![]),
+            (of(Phase::Adding, (&before, None, None)), vec![], vec![]),
+            (
+                of(Phase::Trusting, (&before, Some(&after), None)),
+                vec![new.cert_der().clone()],
+                vec![],
+            ),
+            (
+                of(Phase::Issuing, (&after, Some(&before), None)),
+                vec![old.cert_der().clone()],
+                introduced.clone(),
+            ),
+            (of(Phase::Dropping, (&after, Some(&before), None)), vec![], introduced.clone()),
+            (of(Phase::Idle, (&after, None, Some(&before))), vec![], introduced.clone()),
+        ] {
+            let phase = row.phase;
+            assert_eq!(beside(&row, now_ms).unwrap(), [others, along], "PKI-5: {phase:?}");
+        }
+        // A CA whose time is over introduces nobody.
+        let row = of(Phase::Idle, (&after, None, Some(&before)));
+        assert_eq!(beside(&row, before.not_after_ms).unwrap(), [vec![], cross()]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The module on the kernel in memory, with three voters of which the tests say what they have.
 
-use futures::executor::block_on;
+use futures::{FutureExt as _, executor::block_on};
 use palisade_contract::{
     Code, Finding, MethodContext, MethodKind, Module, Principal, Result,
     method::Handler,
@@ -426,6 +426,37 @@ fn a_phase_is_left_once_and_the_first_offer_is_taken() {
     place.force().unwrap();
     let refused = place.call("pki.abort", &json!({})).unwrap_err();
     assert!(refused.code == Code::InvalidState && refused.detail.contains("issues already"));
+}
+
+#[test]
+fn a_phase_is_left_for_what_is_so_when_it_is_left() {
+    let place = Place::new();
+    place.bench.node("n1", 1000, 1);
+    place.node_shows("n1", 0x11, 1);
+    place.call("pki.rotate", &json!({})).unwrap();
+    place.offers(1, 2);
+    for replica in 1..=3 {
+        place.says(replica, 1, &[1, 2], &[1, 2]);
+    }
+    assert_eq!(place.phase(), Phase::Issuing);
+    for replica in 1..=3 {
+        place.says(replica, 2, &[2, 1], &[2]);
+    }
+    assert_eq!(place.phase(), Phase::Issuing);
+    place.node_shows("n1", 0x12, 2);
+    // While that is looked at, the node shows its old certificate once more.
+    let cx = place.bench.context.clone();
+    let id = place.bench.nodes.change("n1", |_| {});
+    let not_after_ms = place.bench.view().clock().wall_ms + HOUR_MS;
+    let leaf = Leaf { key: key(0x11), issuer: ca(1).key_id, not_after_ms };
+    place.bench.nodes.meanwhile(move || {
+        let port = cx.ports.certificates.get().unwrap();
+        let shows = cx.commit(|tx| port.node_seen(tx, &id, &leaf));
+        shows.now_or_never().unwrap().unwrap();
+    });
+    assert_eq!(place.phase(), Phase::Issuing, "PKI-6");
+    place.node_shows("n1", 0x12, 2);
+    assert_eq!(place.phase(), Phase::Dropping);
 }
 
 #[test]

@@ -8,8 +8,10 @@ fn node() -> NodeId {
 
 fn request(key: &KeyPair) -> Vec<u8> {
     let mut params = CertificateParams::default();
-    params.subject_alt_names =
-        vec![SanType::URI("palisade://other/replica/1".to_owned().try_into().unwrap())];
+    params.subject_alt_names = vec![
+        SanType::URI("palisade://other/replica/1".to_owned().try_into().unwrap()),
+        SanType::DnsName(replica_name(1).try_into().unwrap()),
+    ];
     params.serialize_request(key).unwrap().der().to_vec()
 }
 
@@ -51,12 +53,66 @@ fn a_node_certificate_names_the_node_and_nothing_from_the_request() {
 }
 
 #[test]
+fn a_joining_replicas_certificate_names_it_and_nothing_from_the_request() {
+    let ca = Authority::create("lin", NOW).unwrap();
+    let key = new_key().unwrap();
+    let addresses = ["10.0.0.7:7000".to_owned()];
+    let pem = ca.issue_joining_replica(&request(&key), 3, &addresses, NOW).unwrap();
+    let chain = certificates_of(&pem).unwrap();
+    let peer = peer_of(&chain[0]).unwrap();
+    assert_eq!(
+        (peer.role, &*peer.uri),
+        (PeerRole::Replica(3), "palisade://lin/replica/3"),
+        "PKI-1"
+    );
+    assert_eq!(peer.key, request_key(&request(&key)).unwrap());
+    let asked = ["replica-1.palisade.internal".to_owned()];
+    assert!(covers(&chain[0], &addresses) && !covers(&chain[0], &asked), "PKI-1");
+    let (_, parsed) = X509Certificate::from_der(&chain[0]).unwrap();
+    assert!(!parsed.is_ca(), "PKI-1");
+    assert_eq!(parsed.subject().to_string(), "CN=replica-3", "PKI-1");
+}
+
+/// A certificate of the CA with these URI names.
+fn with_names(ca: &Authority, names: &[&str]) -> Vec<u8> {
+    let mut params = params("x", "palisade://lin/user/ada".into(), NOW, DAY).unwrap();
+    let uri = |name: &&str| SanType::URI(text_san((*name).to_owned()).unwrap());
+    params.subject_alt_names = names.iter().map(uri).collect();
+    ca.sign(&params, &new_key().unwrap()).unwrap().der().to_vec()
+}
+
+#[test]
+fn a_certificate_names_one_holder_or_nobody() {
+    let ca = Authority::create("lin", NOW).unwrap();
+    let (ada, replica) = ("palisade://lin/user/ada", "palisade://lin/replica/1");
+    assert!(peer_of(&with_names(&ca, &["https://else.where/", ada])).is_ok());
+    for names in [
+        &[][..],
+        &["https://else.where/"],
+        &[ada, replica],
+        &[replica, ada],
+        &[ada, ada],
+        &["palisade://lin/user/"],
+        &["palisade://lin/user/a/b"],
+        &["palisade:///user/ada"],
+        &["palisade://lin/replica/x"],
+        &["palisade://lin/admin/ada"],
+    ] {
+        let refused = peer_of(&with_names(&ca, names));
+        assert!(matches!(refused, Err(PkiError::Certificate(_))), "PKI-1: {names:?}");
+    }
+}
+
+#[test]
 fn a_request_that_is_not_signed_with_its_key_is_refused() {
     let ca = Authority::create("lin", NOW).unwrap();
     let mut csr = request(&new_key().unwrap());
     let last = csr.len() - 1;
     csr[last] ^= 1;
-    assert!(matches!(ca.issue_node(&csr, &node(), NOW), Err(PkiError::Request(_))));
+    assert!(matches!(ca.issue_node(&csr, &node(), NOW), Err(PkiError::Request(_))), "PKI-2");
+    let joins = ca.issue_joining_replica(&csr, 3, &[], NOW);
+    assert!(matches!(joins, Err(PkiError::Request(_))), "PKI-2");
+    assert!(matches!(request_key(&csr), Err(PkiError::Request(_))), "PKI-2");
     assert!(matches!(request_key(b"junk"), Err(PkiError::Request(_))));
 }
 
